@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	kjson "sigs.k8s.io/json"
+)
+
+// MaxEntriesBytes is the longest list of entries that ParseEntries reads. It
+// holds some 300 entries, far more than a VM has use for.
+const MaxEntriesBytes = 16 << 10
+
+// Entry is a request for units of one class. A list may name a class more than
+// once; its units add up.
+type Entry struct {
+	ClassName string
+	Count     int32
+}
+
+// ParseEntries reads the list of entries in gpu.AnnotationGPUs. Each entry has
+// a className that is not empty and a whole count of at least 1. The error
+// names every fault with its position.
+//
+// The reading is strict, for what is misread here becomes a VM without its
+// GPU: names of fields are compared with their case, and unknown fields,
+// duplicate fields, null and anything after the list are faults.
+func ParseEntries(raw string) ([]Entry, error) {
+	if len(raw) > MaxEntriesBytes {
+		return nil, fmt.Errorf("is %d bytes long; at most %d are read", len(raw), MaxEntriesBytes)
+	}
+	var items []json.RawMessage
+	err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(raw), &items)
+	if isSyntax, offset := kjson.SyntaxErrorOffset(err); isSyntax {
+		return nil, fmt.Errorf("byte %d: %w", offset, err)
+	}
+	if items == nil { // null, or no list at all
+		return nil, errors.New(`must be a list such as [{"className":"l40s-24c","count":1}]`)
+	}
+	entries := make([]Entry, 0, len(items))
+	var faults []string
+	for i, item := range items {
+		entry, fault := parseEntry(item)
+		if len(fault) > 0 {
+			for _, f := range fault {
+				faults = append(faults, fmt.Sprintf("[%d]%s", i, f))
+			}
+			continue
+		}
+		entries = append(entries, entry)
+	}
+	if len(faults) > 0 {
+		return nil, errors.New(strings.Join(faults, "; "))
+	}
+	return entries, nil
+}
+
+// parseEntry returns the entry or its faults, each beginning with a path
+// within the entry.
+func parseEntry(item json.RawMessage) (entry Entry, faults []string) {
+	var fields struct {
+		ClassName json.RawMessage `json:"className"`
+		Count     json.RawMessage `json:"count"`
+	}
+	if item[0] != '{' {
+		return entry, []string{`: must be an object such as {"className":"l40s-24c","count":1}`}
+	}
+	strict, err := kjson.UnmarshalStrict(item, &fields)
+	if err != nil {
+		return entry, []string{": " + err.Error()}
+	}
+	for _, err := range strict {
+		faults = append(faults, fmt.Sprintf(": %v; the fields are className and count", err))
+	}
+	if json.Unmarshal(fields.ClassName, &entry.ClassName) != nil || entry.ClassName == "" {
+		faults = append(faults, fmt.Sprintf(".className: must be the name of a GPUClass, got %s", orNothing(fields.ClassName)))
+	}
+	if json.Unmarshal(fields.Count, &entry.Count) != nil || entry.Count < 1 {
+		faults = append(faults, fmt.Sprintf(".count: must be a whole number of at least 1, got %s", orNothing(fields.Count)))
+	}
+	return entry, faults
+}
+
+func orNothing(raw json.RawMessage) string {
+	if raw == nil {
+		return "nothing"
+	}
+	return string(raw)
+}
+
+// Units returns the units that the entries ask of each class.
+func Units(entries []Entry) map[string]int64 {
+	units := make(map[string]int64, len(entries))
+	for _, e := range entries {
+		units[e.ClassName] += int64(e.Count)
+	}
+	return units
+}
