@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admit
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"cozystack.io/gpu/pkg/gpu"
+	"cozystack.io/gpu/pkg/model"
+	"cozystack.io/gpu/pkg/model/v1alpha1"
+)
+
+// expand returns the GPU entries that the class entries stand for, in their
+// order. The counts must have been found within bounds.
+func expand(entries []model.Entry, classes map[string]*v1alpha1.GPUClass) []device {
+	var gpus []device
+	for _, entry := range entries {
+		for range entry.Count {
+			gpus = append(gpus, device{
+				Name:       gpu.VMIGPUNamePrefix + strconv.Itoa(len(gpus)),
+				DeviceName: classes[entry.ClassName].Spec.ResourceName,
+			})
+		}
+	}
+	return gpus
+}
+
+// expansionOf reports whether gpus are the entries that expand would return.
+// It looks at no more units than there are gpus, whatever the counts.
+func expansionOf(gpus []device, entries []model.Entry, classes map[string]*v1alpha1.GPUClass) bool {
+	next := 0
+	for _, entry := range entries {
+		class, ok := classes[entry.ClassName]
+		if !ok || int64(entry.Count) > int64(len(gpus)-next) {
+			return false
+		}
+		for range entry.Count {
+			if gpus[next] != (device{Name: gpu.VMIGPUNamePrefix + strconv.Itoa(next), DeviceName: class.Spec.ResourceName}) {
+				return false
+			}
+			next++
+		}
+	}
+	return next == len(gpus)
+}
+
+// license is a class's licence as a VMI carries it.
+type license struct {
+	volume volume
+	disk   disk
+}
+
+// licenseFor returns the licence that the entries' vGPU class brings, or nil.
+//
+// The disk is one that every guest reads without drivers of its own: a CD-ROM,
+// on the bus that its architecture has. It has no boot order, and as the last
+// disk it moves no other's device name.
+func licenseFor(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, architecture string) *license {
+	for _, entry := range entries {
+		class, ok := classes[entry.ClassName]
+		if !ok || class.Spec.Mode != v1alpha1.ModeVGPU || class.Spec.License == nil {
+			continue
+		}
+		bus := "scsi"
+		if architecture == "" || architecture == "amd64" {
+			bus = "sata"
+		}
+		return &license{
+			volume: volume{Name: gpu.LicenseVolumeName, Secret: &secretVolume{
+				SecretName:  gpu.LicenseSecretName(class.Name),
+				VolumeLabel: gpu.LicenseVolumeLabel,
+			}},
+			disk: disk{Name: gpu.LicenseVolumeName, CDROM: &cdrom{Bus: bus}},
+		}
+	}
+	return nil
+}
+
+func (v volume) equal(other volume) bool {
+	return v.Name == other.Name && v.Secret != nil && other.Secret != nil && *v.Secret == *other.Secret
+}
+
+func (d disk) equal(other disk) bool {
+	return d.Name == other.Name && d.CDROM != nil && other.CDROM != nil && *d.CDROM == *other.CDROM
+}
+
+// ownDevices returns a fault for GPU entries that do not stem from the class
+// entries. Entries that are just what would be written come from a restored
+// VMI and are no fault.
+func ownDevices(v *vmi, entries []model.Entry, classes map[string]*v1alpha1.GPUClass) []metav1.StatusCause {
+	var faults []metav1.StatusCause
+	devices := v.devices()
+	if gpus := devices.GPUs.items; len(gpus) > 0 && !expansionOf(gpus, entries, classes) {
+		names := make([]string, len(gpus))
+		for i, g := range gpus {
+			names[i] = fmt.Sprintf("%s (%s)", g.Name, g.DeviceName)
+		}
+		faults = append(faults, metav1.StatusCause{
+			Type:  CauseOwnDevices,
+			Field: pathGPUs,
+			Message: fmt.Sprintf("%s holds entries other than those of the named GPU classes: %s; remove them, also from the instancetype, or name no class",
+				pathGPUs, strings.Join(names, ", ")),
+		})
+	}
+	for i, d := range devices.HostDevices.items {
+		for _, class := range classes {
+			if d.DeviceName == class.Spec.ResourceName {
+				field := fmt.Sprintf("%s[%d]", pathHostDevices, i)
+				faults = append(faults, metav1.StatusCause{
+					Type:    CauseOwnDevices,
+					Field:   field,
+					Message: fmt.Sprintf("%s names %s, the device of a GPU class; remove it and name the class instead", field, d.DeviceName),
+				})
+				break
+			}
+		}
+	}
+	return faults
+}
+
+// reservedNames returns a fault for each volume and disk that has the
+// licence's name and is not the licence.
+func reservedNames(v *vmi, l *license) []metav1.StatusCause {
+	var faults []metav1.StatusCause
+	fault := func(list string, i int) {
+		field := fmt.Sprintf("%s[%d]", list, i)
+		faults = append(faults, metav1.StatusCause{
+			Type:    CauseNameReserved,
+			Field:   field,
+			Message: fmt.Sprintf("%s has the name %s, which is kept for the licence of the VMI's vGPU class; rename it", field, gpu.LicenseVolumeName),
+		})
+	}
+	for i, volume := range v.volumes() {
+		if volume.Name == gpu.LicenseVolumeName && (l == nil || !volume.equal(l.volume)) {
+			fault(pathVolumes, i)
+		}
+	}
+	for i, disk := range v.devices().Disks.items {
+		if disk.Name == gpu.LicenseVolumeName && (l == nil || !disk.equal(l.disk)) {
+			fault(pathDisks, i)
+		}
+	}
+	return faults
+}
+
+func (v *vmi) hasVolume(name string) bool {
+	return slices.ContainsFunc(v.volumes(), func(v volume) bool { return v.Name == name })
+}
+
+func (v *vmi) hasDisk(name string) bool {
+	return slices.ContainsFunc(v.devices().Disks.items, func(d disk) bool { return d.Name == name })
+}
