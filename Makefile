@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := bash -o pipefail
+
+# One set of flags for all builds, so that they share Go's build cache.
+export GOFLAGS := -trimpath -buildvcs=false
+export CGO_ENABLED := 0
+
+SHARED     := pkg/gpu pkg/model
+SERVICES   := services/vmi-webhook
+DEVELOPING := hack/devcluster hack/e2e
+MODULES    := $(SHARED) $(SERVICES) $(DEVELOPING)
+
+# Modules are built and tested one by one, as their images and users do it:
+# a workspace would lend them each other's requirements.
+each = set -e; for module in $(1); do (cd $$module && GOWORK=off $(2)); done
+DEVCLUSTER = cd hack/devcluster && GOWORK=off go run ./cmd/devcluster
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: up ## Show a VM get its GPUs, and three that do not, on a real API server
+	@hack/demo/demo.sh
+
+.PHONY: test
+test: vet test-unit test-e2e ## All tests: unit, then end to end on a development cluster
+
+.PHONY: test-unit
+test-unit: ## Unit tests
+	@$(call each,$(SHARED) $(SERVICES) hack/devcluster,go test ./...)
+
+.PHONY: test-e2e
+test-e2e: ## End-to-end tests; each package starts a cluster of its own
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 1 -timeout 30m ./...
+
+.PHONY: vet
+vet: ## go vet, and a check that all code is formatted
+	@unformatted=$$(gofmt -l pkg services hack); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
+	@$(call each,$(MODULES),go vet ./...)
+
+.PHONY: build
+build: ## Build the services into bin/
+	@$(call each,$(SERVICES),go build -o ../../bin/ .)
+
+.PHONY: bench
+bench: ## Benchmarks of the decisions
+	@$(call each,$(SERVICES),go test -run '^$$' -bench . -benchmem ./...)
+
+.PHONY: fuzz
+fuzz: ## Fuzz each parser of foreign input for a minute
+	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseEntries -fuzztime 1m .
+	cd services/vmi-webhook && GOWORK=off go test -run '^$$' -fuzz FuzzAdmit -fuzztime 1m ./internal/admit
+
+.PHONY: up
+up: ## Start a development cluster with the services, and leave it running
+	@$(DEVCLUSTER) up
+
+.PHONY: down
+down: ## End the development cluster
+	@$(DEVCLUSTER) down
+
+# Tools are built once into bin/, at the versions of their go.mod.
+bin/%: hack/tools/go.mod hack/tools/go.sum
+	@cd hack/tools && GOWORK=off go build -o ../../bin/ $$(GOWORK=off go list -f '{{.ImportPath}}' tool | grep '/$*$$')
+
+.PHONY: generate
+generate: bin/controller-gen ## Generate deepcopy functions and CRDs from the API types
+	@cd pkg/model && GOWORK=off ../../bin/controller-gen object:headerFile=../../hack/boilerplate.go.txt crd paths=./v1alpha1 output:crd:dir=../../deploy/crds
+
+.PHONY: lint
+lint: vet bin/staticcheck ## go vet and staticcheck
+	@$(call each,$(MODULES),$(CURDIR)/bin/staticcheck ./...)
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module
+	@$(call each,$(MODULES),go mod tidy)
