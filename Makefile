@@ -7,7 +7,7 @@ export GOFLAGS := -trimpath -buildvcs=false
 export CGO_ENABLED := 0
 
 SHARED     := pkg/gpu pkg/model
-SERVICES   := services/vmi-webhook
+SERVICES   := services/vmi-webhook services/pod-webhook
 DEVELOPING := hack/devcluster hack/e2e
 MODULES    := $(SHARED) $(SERVICES) $(DEVELOPING)
 
@@ -29,11 +29,11 @@ test: vet test-unit test-e2e ## All tests: unit, then end to end on a developmen
 
 .PHONY: test-unit
 test-unit: ## Unit tests
-	@$(call each,$(SHARED) $(SERVICES) hack/devcluster,go test ./...)
+	@$(call each,$(SHARED) $(SERVICES),go test ./...)
 
 .PHONY: test-e2e
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 1 -timeout 30m ./...
+	@$(call each,$(DEVELOPING),go test -count=1 -p 1 -timeout 30m ./...)
 
 .PHONY: vet
 vet: ## go vet, and a check that all code is formatted
