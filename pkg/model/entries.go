@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	kjson "sigs.k8s.io/json"
@@ -99,4 +100,15 @@ func Units(entries []Entry) map[string]int64 {
 		units[e.ClassName] += int64(e.Count)
 	}
 	return units
+}
+
+// ClassNames returns each class that the entries name once, in their order.
+func ClassNames(entries []Entry) []string {
+	var names []string
+	for _, e := range entries {
+		if !slices.Contains(names, e.ClassName) {
+			names = append(names, e.ClassName)
+		}
+	}
+	return names
 }

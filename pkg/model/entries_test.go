@@ -16,6 +16,7 @@ func TestParseEntriesKeepsOrderAndRepetition(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []Entry{{"b", 2}, {"a", 1}, {"b", 2147483647}}, entries)
 	assert.Equal(t, map[string]int64{"a": 1, "b": 2147483649}, Units(entries))
+	assert.Equal(t, []string{"b", "a"}, ClassNames(entries))
 }
 
 func TestParseEntriesReadsAnEmptyList(t *testing.T) {

@@ -42,9 +42,8 @@ func resolve(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, names
 			Message: fmt.Sprintf("GPU class %q: ", class) + fmt.Sprintf(format, args...),
 		})
 	}
-	named := distinctNames(entries)
 	var vgpu []string
-	for _, name := range named {
+	for _, name := range model.ClassNames(entries) {
 		class, ok := classes[name]
 		if !ok {
 			fault(name, CauseClassNotFound, "there is no GPUClass of this name")
@@ -78,19 +77,6 @@ func resolve(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, names
 		}
 	}
 	return faults
-}
-
-// distinctNames returns each class name once, in the order of the entries.
-func distinctNames(entries []model.Entry) []string {
-	seen := sets.New[string]()
-	var names []string
-	for _, e := range entries {
-		if !seen.Has(e.ClassName) {
-			seen.Insert(e.ClassName)
-			names = append(names, e.ClassName)
-		}
-	}
-	return names
 }
 
 // permittedByAll returns whether every KubeVirt CR that has a table lists a
