@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -67,6 +68,25 @@ func Apply(ctx context.Context, config *rest.Config, objects []*unstructured.Uns
 	for _, object := range rest {
 		if err := a.apply(ctx, object); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// ApplyStatus applies the status that the objects hold.
+func ApplyStatus(ctx context.Context, config *rest.Config, objects []*unstructured.Unstructured) error {
+	a, err := newApplier(config)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		client, err := a.resource(ctx, object)
+		if err != nil {
+			return err
+		}
+		_, err = client.ApplyStatus(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+		if err != nil {
+			return fmt.Errorf("apply the status of %s %s: %w", object.GetKind(), name(object), err)
 		}
 	}
 	return nil
@@ -141,17 +161,23 @@ func (a applier) waitEstablished(ctx context.Context, crd *unstructured.Unstruct
 		if err != nil {
 			return err
 		}
-		conditions, _, err := unstructured.NestedSlice(current.Object, "status", "conditions")
-		if err != nil {
-			return err
-		}
-		for _, condition := range conditions {
-			if c, ok := condition.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s is not established: %v", crd.GetName(), conditions)
+		return hasCondition(current, "Established")
 	})
+}
+
+// hasCondition returns an error unless the object has the condition with
+// status True.
+func hasCondition(object *unstructured.Unstructured, kind string) error {
+	conditions, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
+	if err != nil {
+		return err
+	}
+	for _, condition := range conditions {
+		if c, ok := condition.(map[string]any); ok && c["type"] == kind && c["status"] == "True" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %s is not %s: %v", object.GetKind(), name(object), kind, conditions)
 }
 
 // ParseObjects reads a stream of YAML or JSON documents. Lists are taken apart.
@@ -183,6 +209,20 @@ func ParseObjects(r io.Reader) ([]*unstructured.Unstructured, error) {
 			return nil, fmt.Errorf("parse objects: %w", err)
 		}
 	}
+}
+
+// ReadObjects reads the objects in a file.
+func ReadObjects(path string) ([]*unstructured.Unstructured, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	objects, err := ParseObjects(file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return objects, nil
 }
 
 // Kustomize returns the objects that `kubectl kustomize` builds from dir.

@@ -15,8 +15,8 @@ import (
 // cache elsewhere.
 func testModule(t *testing.T, source string) Module {
 	t.Helper()
+	t.Setenv("GOCACHE", goEnv(t, "GOCACHE")) // else it moves along
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	t.Setenv("GOCACHE", goEnv(t, "GOCACHE")) // by default it moves along
 	dir := filepath.Join(t.TempDir(), "sample")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -193,7 +193,9 @@ func (c *Cluster) connect() (err error) {
 	if c.admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
 		return err
 	}
-	c.client, err = rest.HTTPClientFor(c.admin)
+	// virt-api refuses a client certificate of a CA it does not know, and no
+	// health endpoint wants one.
+	c.client, err = rest.HTTPClientFor(rest.AnonymousClientConfig(c.admin))
 	return err
 }
 
@@ -211,9 +213,10 @@ func (c *Cluster) waitDefaultServiceAccount(ctx context.Context) error {
 }
 
 // Spawn starts a process of the cluster: logged, recorded and stopped with it.
+// It takes the place of an ended process of the same name.
 func (c *Cluster) Spawn(command Command) (*Process, error) {
-	if c.Process(command.Name) != nil {
-		return nil, fmt.Errorf("the cluster has a process %s already", command.Name)
+	if p := c.Process(command.Name); p != nil && p.Running() {
+		return nil, fmt.Errorf("start %s: it runs already, as process %d", command.Name, p.Pid())
 	}
 	p := &Process{
 		Command:  command,
@@ -226,6 +229,7 @@ func (c *Cluster) Spawn(command Command) (*Process, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.processes = slices.DeleteFunc(c.processes, func(old *Process) bool { return old.Name == p.Name })
 	c.processes = append(c.processes, p)
 	return p, nil
 }
@@ -250,23 +254,29 @@ func (c *Cluster) Processes() []*Process {
 // WaitReady waits until the process answers at its Ready URL.
 func (c *Cluster) WaitReady(ctx context.Context, p *Process) error {
 	return p.waitFor(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Ready, nil)
-		if err != nil {
-			return err
-		}
-		response, err := c.client.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
-		if err == nil && response.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s answers %s: %s", p.Ready, response.Status, body)
-		}
+		_, err := c.fetch(ctx, p.Ready)
 		return err
 	})
+}
+
+// fetch returns what a process answers at the URL with 200.
+func (c *Cluster) fetch(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := c.client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s: %s", url, response.Status, body)
+	}
+	return string(body), err
 }
 
 // Restart stops the process, starts it with the same arguments and waits until
@@ -288,7 +298,7 @@ func (c *Cluster) Stop() error { return stop(c.Processes()) }
 func stop(processes []*Process) error {
 	var errs []error
 	for _, p := range slices.Backward(processes) {
-		errs = append(errs, p.Stop(stopGrace))
+		errs = append(errs, p.Stop(cmp.Or(p.Grace, stopGrace)))
 	}
 	return errors.Join(errs...)
 }

@@ -23,6 +23,9 @@ type Command struct {
 	Env  []string `json:"env,omitempty"`
 	// Ready is the URL that answers 200 once the process serves.
 	Ready string `json:"ready"`
+	// Grace is how long the process may take to end with its cluster; 0
+	// stands for ten seconds.
+	Grace time.Duration `json:"grace,omitempty"`
 }
 
 // Process is a program in the background whose output goes to a log file. What

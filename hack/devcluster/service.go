@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ const serviceTimeout = time.Minute
 // services names the services of this repository and what sets each apart.
 func services() map[string]serviceKind {
 	return map[string]serviceKind{
+		"pod-webhook": {webhook: true},
 		"vmi-webhook": {webhook: true},
 	}
 }
@@ -28,12 +30,7 @@ type serviceKind struct {
 
 // Services returns the names of the services that InstallService knows.
 func Services() []string {
-	var names []string
-	for name := range services() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(services()))
 }
 
 // ServiceOptions say how a service is run. The zero value runs it as its
@@ -195,9 +192,14 @@ func (s *Service) Stop() error {
 // BuildService builds services/<name> of the repository in root the way its
 // image does: as a module of its own.
 func BuildService(ctx context.Context, root, name, binary string) error {
-	cmd := goCommand(ctx, filepath.Join(root, "services", name), "build", "-trimpath", "-o", binary, ".")
+	return buildPackage(ctx, root, "services/"+name, ".", binary)
+}
+
+// buildPackage builds a command of a module of the repository in root.
+func buildPackage(ctx context.Context, root, module, pkg, binary string) error {
+	cmd := goCommand(ctx, filepath.Join(root, module), "build", "-trimpath", "-o", binary, pkg)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build services/%s: %w\n%s", name, err, out)
+		return fmt.Errorf("build %s of %s: %w\n%s", pkg, module, err, out)
 	}
 	return nil
 }

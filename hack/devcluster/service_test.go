@@ -95,6 +95,17 @@ func TestServiceServesWhileOneOfItsReplicasDoes(t *testing.T) {
 	if err != nil || !strings.Contains(string(token), "token: ") {
 		t.Errorf("no kubeconfig with a token of the service: %v", err)
 	}
+
+	if _, err := c.InstallService(ctx, root, "vmi-webhook", ServiceOptions{Replicas: 2}); err == nil {
+		t.Error("installed over replicas that run")
+	}
+	if err := service.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.InstallService(ctx, root, "vmi-webhook", ServiceOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("installed again", answered)
 }
 
 const webhookManifests = `

@@ -41,6 +41,16 @@ type Env struct {
 	Cluster *devcluster.Cluster
 	Dynamic dynamic.Interface
 	Kube    kubernetes.Interface
+
+	kubevirt string // KubeVirt's binary
+}
+
+// InstallKubeVirt adds KubeVirt's control plane and the nodes to the cluster.
+func (e *Env) InstallKubeVirt(ctx context.Context) error {
+	if err := e.Cluster.InstallKubeVirt(ctx, e.kubevirt); err != nil {
+		return err
+	}
+	return e.Cluster.InstallNodes(ctx, e.Root)
 }
 
 // Main starts a cluster, sets it up, runs the tests and returns their exit
@@ -82,8 +92,7 @@ func (e *Env) start(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	kubevirt, err := devcluster.Build(ctx, devcluster.KubeVirt(e.Root), os.Stderr)
-	if err != nil {
+	if e.kubevirt, err = devcluster.Build(ctx, devcluster.KubeVirt(e.Root), os.Stderr); err != nil {
 		return err
 	}
 	e.Cluster, err = devcluster.Start(ctx, devcluster.Options{
@@ -92,7 +101,7 @@ func (e *Env) start(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := e.Cluster.InstallCRDs(ctx, e.Root, kubevirt); err != nil {
+	if err := e.Cluster.InstallCRDs(ctx, e.Root, e.kubevirt); err != nil {
 		return err
 	}
 	if e.Dynamic, err = dynamic.NewForConfig(e.Cluster.Config()); err != nil {

@@ -19,7 +19,7 @@ const (
 	vgpuEntry     = `{"name":"gpuclass-0","deviceName":"nvidia.com/L40S-24C"}`
 	h100Entries   = `{"name":"gpuclass-0","deviceName":"nvidia.com/H100"},{"name":"gpuclass-1","deviceName":"nvidia.com/H100"}`
 	licenseVolume = `{"name":"gpu-license","secret":{"secretName":"gpu-license-l40s","volumeLabel":"vgpu-license"}}`
-	sataDisk      = `{"name":"gpu-license","cdrom":{"bus":"sata"}}`
+	sataDisk      = `{"name":"gpu-license","cdrom":{"bus":"sata","readonly":true,"tray":"closed"}}`
 	rootVolume    = `{"name":"root","emptyDisk":{"capacity":"1Gi"}}`
 	rootDisk      = `{"name":"root","disk":{"bus":"virtio"}}`
 )
@@ -37,7 +37,7 @@ func TestStoredSpec(t *testing.T) {
 		"vGPU on arm64": {
 			oneVGPU,
 			`{"architecture":"arm64","volumes":[` + rootVolume + `],"domain":{"devices":{"disks":[` + rootDisk + `]}}}`,
-			`{"architecture":"arm64","volumes":[` + rootVolume + `,` + licenseVolume + `],"domain":{"devices":{"disks":[` + rootDisk + `,{"name":"gpu-license","cdrom":{"bus":"scsi"}}],"gpus":[` + vgpuEntry + `]}}}`,
+			`{"architecture":"arm64","volumes":[` + rootVolume + `,` + licenseVolume + `],"domain":{"devices":{"disks":[` + rootDisk + `,{"name":"gpu-license","cdrom":{"bus":"scsi","readonly":true,"tray":"closed"}}],"gpus":[` + vgpuEntry + `]}}}`,
 		},
 		"passthrough brings no licence": {
 			twoH100,

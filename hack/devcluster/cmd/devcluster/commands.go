@@ -104,6 +104,13 @@ func (c *command) start(ctx context.Context, b binaries) error {
 	if err := cluster.InstallCRDs(ctx, c.root, b.kubevirt); err != nil {
 		return errors.Join(err, cluster.Stop())
 	}
+	fmt.Fprintln(c.stderr, "starting KubeVirt's control plane")
+	if err := cluster.InstallKubeVirt(ctx, b.kubevirt); err != nil {
+		return errors.Join(err, cluster.Stop())
+	}
+	if err := cluster.InstallNodes(ctx, c.root); err != nil {
+		return errors.Join(err, cluster.Stop())
+	}
 	for _, name := range devcluster.Services() {
 		fmt.Fprintln(c.stderr, "building and starting", name)
 		if _, err := cluster.InstallService(ctx, c.root, name, devcluster.ServiceOptions{}); err != nil {

@@ -57,7 +57,7 @@ const (
 	oneVGPU     = `[{"className":"l40s-24c","count":1}]`
 	twoH100     = `[{"className":"h100","count":2}]`
 	licenceVol  = `{"name":"gpu-license","secret":{"secretName":"gpu-license-l40s-24c","volumeLabel":"vgpu-license"}}`
-	licenceDisk = `{"name":"gpu-license","cdrom":{"bus":"sata"}}`
+	licenceDisk = `{"name":"gpu-license","cdrom":{"bus":"sata","readonly":true,"tray":"closed"}}`
 	vgpuEntry   = `{"name":"gpuclass-0","deviceName":"nvidia.com/L40S-24C"}`
 	twoEntries  = `{"name":"gpuclass-0","deviceName":"nvidia.com/H100"},{"name":"gpuclass-1","deviceName":"nvidia.com/H100"}`
 )
@@ -95,7 +95,7 @@ func TestPatchHoldsOnlyTheOperationsNeeded(t *testing.T) {
 			object(oneVGPU, `{"architecture":"arm64","volumes":[{"name":"root"}],"domain":{"devices":{"disks":[{"name":"root"}]}}}`),
 			`[{"op":"add","path":"/spec/domain/devices/gpus","value":[` + vgpuEntry + `]},
 			  {"op":"add","path":"/spec/volumes/-","value":` + licenceVol + `},
-			  {"op":"add","path":"/spec/domain/devices/disks/-","value":{"name":"gpu-license","cdrom":{"bus":"scsi"}}}]`,
+			  {"op":"add","path":"/spec/domain/devices/disks/-","value":{"name":"gpu-license","cdrom":{"bus":"scsi","readonly":true,"tray":"closed"}}}]`,
 		},
 		"lists that are absent are made": {
 			object(oneVGPU, `{"domain":{"devices":{}}}`),
@@ -145,7 +145,7 @@ func TestAdmittedWithoutAPatch(t *testing.T) {
 		"a restored VMI": object(oneVGPU, `{"volumes":[`+licenceVol+`,{"name":"root"}],
 			"domain":{"devices":{"gpus":[`+vgpuEntry+`],"disks":[`+licenceDisk+`,{"name":"root"}]}}}`),
 		"a restored VMI with fields of other versions": object(oneVGPU, `{"volumes":[{"name":"gpu-license","new":1,"secret":{"secretName":"gpu-license-l40s-24c","volumeLabel":"vgpu-license","optional":false}}],
-			"domain":{"devices":{"gpus":[{"name":"gpuclass-0","deviceName":"nvidia.com/L40S-24C","tag":"x"}],"disks":[{"name":"gpu-license","cdrom":{"bus":"sata","readonly":true,"tray":"closed"}}]}}}`),
+			"domain":{"devices":{"gpus":[{"name":"gpuclass-0","deviceName":"nvidia.com/L40S-24C","tag":"x"}],"disks":[{"name":"gpu-license","new":1,"cdrom":{"bus":"sata"}}]}}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			response := admitObject(t, raw, fixedReader{state: cluster()})

@@ -59,7 +59,8 @@ type license struct {
 //
 // The disk is one that every guest reads without drivers of its own: a CD-ROM,
 // on the bus that its architecture has. It has no boot order, and as the last
-// disk it moves no other's device name.
+// disk it moves no other's device name. KubeVirt has already set its defaults,
+// so those of a CD-ROM are written here.
 func licenseFor(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, architecture string) *license {
 	for _, entry := range entries {
 		class, ok := classes[entry.ClassName]
@@ -75,7 +76,7 @@ func licenseFor(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, ar
 				SecretName:  gpu.LicenseSecretName(class.Name),
 				VolumeLabel: gpu.LicenseVolumeLabel,
 			}},
-			disk: disk{Name: gpu.LicenseVolumeName, CDROM: &cdrom{Bus: bus}},
+			disk: disk{Name: gpu.LicenseVolumeName, CDROM: &cdrom{Bus: bus, ReadOnly: true, Tray: "closed"}},
 		}
 	}
 	return nil
@@ -86,7 +87,7 @@ func (v volume) equal(other volume) bool {
 }
 
 func (d disk) equal(other disk) bool {
-	return d.Name == other.Name && d.CDROM != nil && other.CDROM != nil && *d.CDROM == *other.CDROM
+	return d.Name == other.Name && d.CDROM != nil && other.CDROM != nil && d.CDROM.Bus == other.CDROM.Bus
 }
 
 // ownDevices returns a fault for GPU entries that do not stem from the class

@@ -57,7 +57,9 @@ type disk struct {
 }
 
 type cdrom struct {
-	Bus string `json:"bus"`
+	Bus      string `json:"bus"`
+	ReadOnly bool   `json:"readonly"`
+	Tray     string `json:"tray"`
 }
 
 // list is a JSON list whose absence, null and wrong type are kept apart.
