@@ -21,7 +21,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: up ## Show a VM get its GPUs, and three that do not, on a real API server
+demo: up ## Show a VM get its GPU, and three that do not, with real KubeVirt
 	@hack/demo/demo.sh
 
 .PHONY: test
@@ -33,6 +33,7 @@ test-unit: ## Unit tests
 
 .PHONY: test-e2e
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
+	@$(DEVCLUSTER) build >/dev/null
 	@$(call each,$(DEVELOPING),go test -count=1 -p 1 -timeout 30m ./...)
 
 .PHONY: vet

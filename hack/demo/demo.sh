@@ -6,46 +6,55 @@ cd "$(dirname "$0")"
 state=$(cd ../.. && pwd)/.devcluster
 export KUBECONFIG=$state/kubeconfig PATH=$state/bin:$PATH
 
-step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-run() { printf '$ %s\n' "$*"; "$@"; }
+step() { printf '\n%s\n' "$*"; }
+run() { printf '$ %s\n' "${*@Q}" | sed "s/'\([A-Za-z0-9./_-]*\)'/\1/g"; "$@"; }
+kube() { run kubectl -n tenant-demo "$@"; }
 
-# refused NAME GPUS [sed expression]: creates a VM that must be refused.
+# refused NAME GPUS [sed expression]: a VM that gets no instance, and its reason.
 refused() {
-  local manifest message
-  manifest=$(sed -e "s/name: render$/name: $1/" -e "s|cozystack.io/gpus: .*|cozystack.io/gpus: '$2'|" -e "${3:-}" vm.yaml)
-  printf '$ kubectl apply -f vm.yaml   # name: %s, cozystack.io/gpus: %s\n' "$1" "$2"
-  if message=$(kubectl apply -f - <<<"$manifest" 2>&1); then
-    printf 'this VM should have been refused\n' >&2
-    exit 1
-  fi
-  fmt -w 100 <<<"$message"
+  sed -e "s/name: render$/name: $1/" -e "s|cozystack.io/gpus: .*|cozystack.io/gpus: '$2'|" -e "${3:-}" vm.yaml |
+    kubectl apply -f - >/dev/null
+  printf '\n%s names %s%s:\n' "$1" "$2" "${4:-}"
+  kubectl -n tenant-demo wait "vm/$1" --for=condition=Failure --timeout=60s >/dev/null
+  kubectl -n tenant-demo get "vm/$1" -o 'jsonpath={.status.conditions[?(@.type=="Failure")].message}' |
+    sed 's/.*denied the request: //' | fold -s -w 96 | sed 's/^/  /'
+  echo
 }
 
-kubectl delete --ignore-not-found vmi --all --namespace tenant-demo >/dev/null 2>&1 || true
+# Another run begins anew.
+kubectl delete namespace tenant-demo --ignore-not-found >/dev/null
 
-step "1. The hoster sells two classes of GPU, and permits their devices in KubeVirt."
-run kubectl apply -f kubevirt.yaml -f classes.yaml
+step "1. The hoster sells two classes of GPU, each on nodes that nothing else may use."
+run kubectl apply -f classes.yaml
 run kubectl get gpuclasses
+run kubectl get nodes -o 'custom-columns=NODE:.metadata.name,TAINT:.spec.taints[*].value,L40S:.status.allocatable.nvidia\.com/L40S-24C,H100:.status.allocatable.nvidia\.com/H100'
 
-step "2. A tenant whose namespace is entitled to vGPU names a class and a count."
+step "2. A tenant, whose namespace is entitled to vGPU, names a class and a count on a VM."
 run kubectl apply -f tenant.yaml -f vm.yaml
-run kubectl get vmi render -n tenant-demo -o 'jsonpath={.metadata.annotations.cozystack\.io/gpus}{"\n"}'
+kube get vm render -o 'jsonpath={.spec.template.metadata.annotations}{"\n"}'
+kubectl -n tenant-demo wait vm/render --for=condition=Ready --timeout=60s >/dev/null
 
-step "3. The VM has its device, and last of all its disks one with the vGPU licence."
-run kubectl get vmi render -n tenant-demo -o 'jsonpath={range .spec.domain.devices.gpus[*]}{"gpu   "}{.name}{"  "}{.deviceName}{"\n"}{end}{range .spec.domain.devices.disks[*]}{"disk  "}{@}{"\n"}{end}{range .spec.volumes[*]}{"volume  "}{@}{"\n"}{end}'
+step "3. KubeVirt's instance of it has the device, and as its last disk the vGPU licence."
+kube get vmi render -o 'custom-columns=PHASE:.status.phase,GPU:.spec.domain.devices.gpus[*].name,DEVICE:.spec.domain.devices.gpus[*].deviceName,DISKS:.spec.domain.devices.disks[*].name'
 
-step "4. What cannot work is refused, with every reason at once."
+step "4. Its pod requests the device, mounts the licence, tolerates the class's taint, and is on its node."
+kube get pods -o 'custom-columns=POD:.metadata.name,REQUESTS:.spec.containers[0].resources.requests.nvidia\.com/L40S-24C,SECRET:.spec.volumes[*].secret.secretName,TOLERATES:.spec.tolerations[*].value,NODE:.spec.nodeName'
+
+step "5. What cannot work is refused with every reason at once, where the tenant looks: on the VM."
 refused greedy '[{"className":"h100","count":5}]'
 refused doubtful '[{"className":"l40s-24c","count":2},{"className":"a100","count":1}]'
-refused smuggler '[{"className":"h100","count":1}]' 's|      disks:|      gpus: [{name: mine, deviceName: nvidia.com/L40S-24C}]\n      disks:|'
+refused smuggler '[{"className":"h100","count":1}]' \
+  's|          disks:|          gpus: [{name: mine, deviceName: nvidia.com/L40S-24C}]\n          disks:|' \
+  ' and brings a device of its own'
+kube get vms
 
 step "Next, try it yourself:"
 cat <<TEXT
   export KUBECONFIG=$KUBECONFIG
   export PATH=$state/bin:\$PATH
   kubectl explain gpuclass.spec
-  kubectl edit gpuclass h100                 # raise maxCount, then ask for 5 again
-  kubectl label namespace tenant-demo namespace.cozystack.io/vgpu-   # and ask for a vGPU
-  less $state/logs/vmi-webhook.log           # each decision, with its reasons
-  make down                                  # ends the cluster and deletes its state
+  kubectl patch gpuclass h100 --type merge -p '{"spec":{"maxCount":8}}'   # greedy starts within minutes
+  kubectl label namespace tenant-demo namespace.cozystack.io/vgpu-        # no new vGPU VM here
+  less $state/logs/vmi-webhook.log   # each decision, with its reasons
+  make down                          # ends the cluster and deletes its state
 TEXT

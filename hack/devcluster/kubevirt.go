@@ -30,7 +30,8 @@ const (
 	// virtAPIServer is the name under which the API server knows virt-api,
 	// and checks its certificate.
 	virtAPIServer   = VirtAPI + "." + kubevirtNamespace + ".svc"
-	kubevirtTimeout = 2 * time.Minute
+	// Each start takes five seconds of CPU, more on a machine that is busy.
+	kubevirtTimeout = 4 * time.Minute
 )
 
 //go:embed fixtures
