@@ -123,7 +123,7 @@ func (r *reviewer) record(request *admissionv1.AdmissionRequest, response *admis
 	fields := []zap.Field{
 		zap.String("uid", string(request.UID)),
 		zap.String("namespace", request.Namespace),
-		zap.String("name", request.Name),
+		zap.String("name", objectName(request)),
 		zap.Duration("duration", took),
 	}
 	outcome := "admitted"
@@ -149,6 +149,21 @@ func (r *reviewer) record(request *admissionv1.AdmissionRequest, response *admis
 	}
 	reviews.WithLabelValues(outcome).Observe(took.Seconds())
 	r.log.Info("review", append(fields, zap.String("outcome", outcome))...)
+}
+
+// objectName returns the object's name, or the beginning of one that the API
+// server has yet to generate, and a star.
+func objectName(request *admissionv1.AdmissionRequest) string {
+	if request.Name != "" {
+		return request.Name
+	}
+	var object struct {
+		Metadata struct {
+			GenerateName string `json:"generateName"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(request.Object.Raw, &object) // an object that cannot be read has no name
+	return object.Metadata.GenerateName + "*"
 }
 
 // timeout returns how long an answer may take, from the timeout that the API

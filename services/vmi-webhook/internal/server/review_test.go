@@ -121,3 +121,11 @@ func TestEachDecisionIsLoggedOnceWithItsReason(t *testing.T) {
 	}, fields)
 	assert.Equal(t, before+1, testutil.ToFloat64(refusals.WithLabelValues("ClassNotFound")))
 }
+
+func TestObjectsThatAreYetToBeNamedAreLoggedByTheirPrefix(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	r := &reviewer{admitter: admitFunc(allow), log: zap.New(core)}
+	post(t, r, Path, strings.Replace(reviewBody, `"name":"vm-1"`, `"object":{"metadata":{"generateName":"vm-"}}`, 1))
+	require.Equal(t, 1, logs.Len())
+	assert.Equal(t, "vm-*", logs.All()[0].ContextMap()["name"])
+}
