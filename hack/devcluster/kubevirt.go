@@ -29,7 +29,7 @@ const (
 	kubevirtNamespace = "kubevirt"
 	// virtAPIServer is the name under which the API server knows virt-api,
 	// and checks its certificate.
-	virtAPIServer   = VirtAPI + "." + kubevirtNamespace + ".svc"
+	virtAPIServer = VirtAPI + "." + kubevirtNamespace + ".svc"
 	// Each start takes five seconds of CPU, more on a machine that is busy.
 	kubevirtTimeout = 4 * time.Minute
 )
