@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -209,20 +208,6 @@ func ParseObjects(r io.Reader) ([]*unstructured.Unstructured, error) {
 			return nil, fmt.Errorf("parse objects: %w", err)
 		}
 	}
-}
-
-// ReadObjects reads the objects in a file.
-func ReadObjects(path string) ([]*unstructured.Unstructured, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	objects, err := ParseObjects(file)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return objects, nil
 }
 
 // Kustomize returns the objects that `kubectl kustomize` builds from dir.

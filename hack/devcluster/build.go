@@ -25,9 +25,6 @@ type Module struct {
 	// Versions maps a string variable of the program to the required module
 	// whose version the linker writes into it.
 	Versions map[string]string
-	// Prints names programs of the binary whose output is kept beside it,
-	// since each start of a large binary takes seconds.
-	Prints []string
 }
 
 // ControlPlane is the module with etcd, the Kubernetes control plane and
@@ -42,15 +39,7 @@ func ControlPlane(root string) Module {
 
 // KubeVirt is the module with KubeVirt's control plane and CRDs.
 func KubeVirt(root string) Module {
-	return Module{
-		Dir:    filepath.Join(root, "hack", "devcluster", "kubevirt"),
-		Prints: []string{"crds", "manifests"},
-	}
-}
-
-// printed is the file with the output of a program of the binary.
-func printed(binary, program string) string {
-	return filepath.Join(filepath.Dir(binary), program+".json")
+	return Module{Dir: filepath.Join(root, "hack", "devcluster", "kubevirt")}
 }
 
 func (m Module) name() string { return filepath.Base(m.Dir) }
@@ -75,7 +64,7 @@ func build(ctx context.Context, m Module, progress io.Writer) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask for the version of Go: %w", err)
 	}
-	key, err := inputKey(m.Dir, append(append(slices.Clone(flags), string(version), runtime.GOOS, runtime.GOARCH), m.Prints...)...)
+	key, err := inputKey(m.Dir, append(flags, string(version), runtime.GOOS, runtime.GOARCH)...)
 	if err != nil {
 		return "", err
 	}
@@ -106,15 +95,6 @@ func build(ctx context.Context, m Module, progress io.Writer) (string, error) {
 	unfinished := binary + ".unfinished"
 	if err := compile(ctx, m, append(flags, "-o", unfinished, "."), progress); err != nil {
 		return "", err
-	}
-	for _, program := range m.Prints {
-		out, err := exec.CommandContext(ctx, unfinished, program).Output()
-		if err != nil {
-			return "", fmt.Errorf("run %s: %w", program, err)
-		}
-		if err := os.WriteFile(printed(binary, program), out, 0o644); err != nil {
-			return "", err
-		}
 	}
 	return binary, os.Rename(unfinished, binary)
 }

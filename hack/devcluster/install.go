@@ -16,7 +16,7 @@ import (
 // InstallCRDs installs KubeVirt's resource definitions, as the binary of the
 // module KubeVirt prints them, and those of the repository in root.
 func (c *Cluster) InstallCRDs(ctx context.Context, root, kubevirt string) error {
-	theirs, err := kubevirtCRDs(ctx, kubevirt)
+	theirs, err := kubevirtObjects(ctx, kubevirt, "crds")
 	if err != nil {
 		return fmt.Errorf("install KubeVirt's CRDs: %w", err)
 	}
@@ -30,13 +30,14 @@ func (c *Cluster) InstallCRDs(ctx context.Context, root, kubevirt string) error 
 	return nil
 }
 
-// kubevirtCRDs asks the binary once and keeps the answer beside it: the same
-// binary always gives the same, and takes seconds for it.
-func kubevirtCRDs(ctx context.Context, kubevirt string) ([]*unstructured.Unstructured, error) {
-	kept := kubevirt + ".crds"
+// kubevirtObjects returns what a program of KubeVirt's binary prints. It asks
+// once and keeps the answer beside the binary: the same binary always gives the
+// same, and takes seconds for it.
+func kubevirtObjects(ctx context.Context, kubevirt, program string) ([]*unstructured.Unstructured, error) {
+	kept := kubevirt + "." + program
 	data, err := os.ReadFile(kept)
 	if errors.Is(err, os.ErrNotExist) {
-		if data, err = output(ctx, kubevirt, "crds"); err == nil {
+		if data, err = output(ctx, kubevirt, program); err == nil {
 			err = writeFile(kept, data, 0o644)
 		}
 	}

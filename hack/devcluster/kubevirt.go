@@ -64,7 +64,7 @@ func (c *Cluster) installKubeVirt(ctx context.Context, binary string) error {
 		return err
 	}
 	apiPort, controllerPort := free[0], free[1]
-	objects, err := ReadObjects(printed(binary, "manifests"))
+	objects, err := kubevirtObjects(ctx, binary, "manifests")
 	if err != nil {
 		return err
 	}
