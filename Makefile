@@ -25,7 +25,7 @@ demo: up ## Show a VM get its GPU, and three that do not, with real KubeVirt
 	@hack/demo/demo.sh
 
 .PHONY: test
-test: vet test-unit test-e2e ## All tests: unit, then end to end on a development cluster
+test: lint verify-generate test-unit test-e2e ## All tests: unit, then end to end on a development cluster
 
 .PHONY: test-unit
 test-unit: ## Unit tests
@@ -69,6 +69,12 @@ bin/%: hack/tools/go.mod hack/tools/go.sum
 .PHONY: generate
 generate: bin/controller-gen ## Generate deepcopy functions and CRDs from the API types
 	@cd pkg/model && GOWORK=off ../../bin/controller-gen object:headerFile=../../hack/boilerplate.go.txt crd paths=./v1alpha1 output:crd:dir=../../deploy/crds
+
+.PHONY: verify-generate
+verify-generate: ## Check that make generate has nothing to change
+	@sum() { cat pkg/model/v1alpha1/zz_generated.deepcopy.go deploy/crds/cozystack.io_*.yaml | sha256sum; }; \
+	before=$$(sum); $(MAKE) --no-print-directory generate; \
+	if [ "$$before" != "$$(sum)" ]; then echo "generated files were out of date: commit what make generate changed"; exit 1; fi
 
 .PHONY: lint
 lint: vet bin/staticcheck ## go vet and staticcheck
