@@ -77,8 +77,9 @@ verify-generate: ## Check that make generate has nothing to change
 	if [ "$$before" != "$$(sum)" ]; then echo "generated files were out of date: commit what make generate changed"; exit 1; fi
 
 .PHONY: lint
-lint: vet bin/staticcheck ## go vet and staticcheck
+lint: vet bin/staticcheck ## go vet, staticcheck and go mod tidy
 	@$(call each,$(MODULES),$(CURDIR)/bin/staticcheck ./...)
+	@$(call each,$(MODULES) hack/tools,go mod tidy -diff)
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module

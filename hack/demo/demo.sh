@@ -16,9 +16,13 @@ refused() {
     kubectl apply -f - >/dev/null
   printf '\n%s names %s%s:\n' "$1" "$2" "${4:-}"
   kubectl -n tenant-demo wait "vm/$1" --for=condition=Failure --timeout=60s >/dev/null
-  kubectl -n tenant-demo get "vm/$1" -o 'jsonpath={.status.conditions[?(@.type=="Failure")].message}' |
-    sed 's/.*denied the request: //' | fold -s -w 96 | sed 's/^/  /'
-  echo
+  local message
+  message=$(kubectl -n tenant-demo get "vm/$1" -o 'jsonpath={.status.conditions[?(@.type=="Failure")].message}')
+  if [[ $message != *'"vmi-webhook.gpu.cozystack.io" denied the request: '* ]]; then
+    printf 'this is no refusal: %s\n' "$message" >&2
+    exit 1
+  fi
+  fold -s -w 96 <<<"${message#*denied the request: }" | sed 's/^/  /'
 }
 
 # Another run begins anew.

@@ -16,6 +16,13 @@ import (
 // holds some 300 entries, far more than a VM has use for.
 const MaxEntriesBytes = 16 << 10
 
+// An error goes into statuses, events and logs, and is repeated with each try,
+// so it must not grow with what it complains of.
+const (
+	shownFaults = 16
+	shownBytes  = 64
+)
+
 // Entry is a request for units of one class. A list may name a class more than
 // once; its units add up.
 type Entry struct {
@@ -55,13 +62,17 @@ func ParseEntries(raw string) ([]Entry, error) {
 		entries = append(entries, entry)
 	}
 	if len(faults) > 0 {
-		return nil, errors.New(strings.Join(faults, "; "))
+		text := strings.Join(faults[:min(len(faults), shownFaults)], "; ")
+		if more := len(faults) - shownFaults; more > 0 {
+			text += fmt.Sprintf("; and %d faults more", more)
+		}
+		return nil, errors.New(text)
 	}
 	return entries, nil
 }
 
 // parseEntry returns the entry or its faults, each beginning with a path
-// within the entry.
+// within the entry and of bounded length.
 func parseEntry(item json.RawMessage) (entry Entry, faults []string) {
 	var fields struct {
 		ClassName json.RawMessage `json:"className"`
@@ -75,22 +86,29 @@ func parseEntry(item json.RawMessage) (entry Entry, faults []string) {
 		return entry, []string{": " + err.Error()}
 	}
 	for _, err := range strict {
-		faults = append(faults, fmt.Sprintf(": %v; the fields are className and count", err))
+		faults = append(faults, fmt.Sprintf(": %s; the fields are className and count", shorten(err.Error())))
 	}
 	if json.Unmarshal(fields.ClassName, &entry.ClassName) != nil || entry.ClassName == "" {
-		faults = append(faults, fmt.Sprintf(".className: must be the name of a GPUClass, got %s", orNothing(fields.ClassName)))
+		faults = append(faults, fmt.Sprintf(".className: must be the name of a GPUClass, got %s", shown(fields.ClassName)))
 	}
 	if json.Unmarshal(fields.Count, &entry.Count) != nil || entry.Count < 1 {
-		faults = append(faults, fmt.Sprintf(".count: must be a whole number of at least 1, got %s", orNothing(fields.Count)))
+		faults = append(faults, fmt.Sprintf(".count: must be a whole number of at least 1, got %s", shown(fields.Count)))
 	}
 	return entry, faults
 }
 
-func orNothing(raw json.RawMessage) string {
+func shown(raw json.RawMessage) string {
 	if raw == nil {
 		return "nothing"
 	}
-	return string(raw)
+	return shorten(string(raw))
+}
+
+func shorten(text string) string {
+	if len(text) <= shownBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:shownBytes], "") + "…"
 }
 
 // Units returns the units that the entries ask of each class.

@@ -63,6 +63,15 @@ func TestParseEntriesNamesTheFaultAndItsPosition(t *testing.T) {
 	}
 }
 
+func TestParseEntriesKeepsItsErrorShort(t *testing.T) {
+	_, err := ParseEntries("[" + strings.Repeat("{},", 5000) + "{}]")
+	require.ErrorContains(t, err, "; and 9986 faults more")
+	assert.Less(t, len(err.Error()), 4<<10)
+	_, err = ParseEntries(`[{"className":"a","count":"` + strings.Repeat("é", 5000) + `","` + strings.Repeat("x", 5000) + `":1}]`)
+	require.ErrorContains(t, err, "…")
+	assert.Less(t, len(err.Error()), 1<<10)
+}
+
 func TestParseEntriesReadsUpToItsLimit(t *testing.T) {
 	list := `[{"className":"a","count":1}]`
 	_, err := ParseEntries(list + strings.Repeat(" ", MaxEntriesBytes-len(list)))

@@ -64,6 +64,6 @@ func run(options options) error {
 	registry.MustRegister(kube.Metrics()...)
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	return server.Run(ctx, options.server, admit.Admitter{Reader: reader}, registry, log)
 }

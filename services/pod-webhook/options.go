@@ -17,6 +17,8 @@ import (
 	"cozystack.io/gpu/services/pod-webhook/internal/server"
 )
 
+const maxShutdownDelay = time.Minute
+
 type options struct {
 	server     server.Config
 	kubeconfig string
@@ -70,11 +72,14 @@ func (o options) validate(arguments []string) error {
 			return fmt.Errorf("flag --%s must not be empty", file.flag)
 		}
 	}
-	if o.server.ShutdownDelay < 0 {
-		return fmt.Errorf("invalid value %s for flag --shutdown-delay: must not be negative", o.server.ShutdownDelay)
+	if o.server.ShutdownDelay < 0 || o.server.ShutdownDelay > maxShutdownDelay {
+		return fmt.Errorf("invalid value %s for flag --shutdown-delay: must be from 0s to %s", o.server.ShutdownDelay, maxShutdownDelay)
 	}
-	if o.qps <= 0 || o.burst <= 0 {
-		return fmt.Errorf("flags --kube-api-qps and --kube-api-burst must be above 0, got %v and %d", o.qps, o.burst)
+	if !(o.qps >= 1 && o.qps <= 1e6) || o.burst < 1 {
+		return fmt.Errorf("flags --kube-api-qps (up to 1e6) and --kube-api-burst must be at least 1, got %v and %d", o.qps, o.burst)
+	}
+	if o.logLevel > zapcore.ErrorLevel {
+		return fmt.Errorf("invalid value %q for flag --log-level: want debug, info, warn or error", o.logLevel)
 	}
 	return nil
 }

@@ -124,6 +124,10 @@ func TestRefusals(t *testing.T) {
 			yes, twoH100, `{"domain":{"devices":{"hostDevices":[{"name":"mine","deviceName":"nvidia.com/L40S-24C"}]}}}`,
 			[]cause{{"OwnGPUDevices", "spec.domain.devices.hostDevices[0]", "nvidia.com/L40S-24C"}},
 		},
+		"a class's device among the resources": {
+			yes, `[]`, `{"domain":{"devices":{},"resources":{"limits":{"nvidia.com/H100":"2"}}}}`,
+			[]cause{{"OwnGPUDevices", "spec.domain.resources.limits[nvidia.com/H100]", "name the class instead"}},
+		},
 		"a volume of the licence's name": {
 			yes, oneVGPU, `{"volumes":[{"name":"gpu-license","emptyDisk":{"capacity":"1Gi"}}],"domain":{"devices":{}}}`,
 			[]cause{{"NameReserved", "spec.volumes[0]", "rename it"}},

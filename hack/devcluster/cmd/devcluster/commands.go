@@ -79,7 +79,7 @@ func (c *command) running() (bool, error) {
 		return false, devcluster.Remove(c.state)
 	}
 	if running < len(processes) {
-		return false, fmt.Errorf("only %d of the cluster's %d processes run: see `devcluster status`, then `devcluster down`", running, len(processes))
+		return false, fmt.Errorf("only %d of the cluster's %d processes run: end what is left with `make down`; the logs are in %s", running, len(processes), filepath.Join(c.state, "logs"))
 	}
 	if _, err := os.Stat(c.complete()); err != nil {
 		return false, errors.New("the cluster's start is under way, or was cut short: `devcluster down` clears it away")

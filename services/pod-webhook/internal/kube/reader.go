@@ -57,8 +57,11 @@ func (r *Reader) Classes(ctx context.Context) ([]v1alpha1.GPUClass, error) {
 	const path = "/apis/cozystack.io/v1alpha1/gpuclasses"
 	var classes v1alpha1.GPUClassList
 	start := time.Now()
-	raw, err := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	answer := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx)
+	err := answer.Error() // with the API server's reason, which Raw leaves out
 	if err == nil {
+		var raw []byte
+		raw, _ = answer.Raw()
 		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &classes)
 	}
 	result := "success"

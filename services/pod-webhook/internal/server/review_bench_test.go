@@ -66,7 +66,7 @@ func BenchmarkReview(b *testing.B) {
 		},
 	})
 	require.NoError(b, err)
-	r := &reviewer{admitter: admit.Admitter{Reader: classes}, log: zap.NewNop()}
+	r := newReviewer(admit.Admitter{Reader: classes}, zap.NewNop())
 	answer, err := r.answer(b.Context(), body)
 	require.NoError(b, err)
 	require.Contains(b, string(answer), `"allowed":true,"patch"`)

@@ -41,7 +41,7 @@ func post(t *testing.T, r *reviewer, target, body string) *httptest.ResponseReco
 const reviewBody = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u-1","namespace":"tenant-a","name":"vm-1","operation":"CREATE"}}`
 
 func TestAnswerCarriesTheRequestsUID(t *testing.T) {
-	recorder := post(t, &reviewer{admitter: admitFunc(allow), log: zap.NewNop()}, Path, reviewBody)
+	recorder := post(t, newReviewer(admitFunc(allow), zap.NewNop()), Path, reviewBody)
 	require.Equal(t, http.StatusOK, recorder.Code)
 	review := admissionv1.AdmissionReview{}
 	require.NoError(t, json.Unmarshal(recorder.Body.Bytes(), &review))
@@ -52,7 +52,7 @@ func TestAnswerCarriesTheRequestsUID(t *testing.T) {
 }
 
 func TestUnreadableRequestsAreBadRequests(t *testing.T) {
-	r := &reviewer{admitter: admitFunc(allow), log: zap.NewNop()}
+	r := newReviewer(admitFunc(allow), zap.NewNop())
 	for name, body := range map[string]string{
 		"no JSON":         `nonsense`,
 		"no request":      `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`,
@@ -69,16 +69,16 @@ func TestUnreadableRequestsAreBadRequests(t *testing.T) {
 }
 
 func TestBodyIsLimited(t *testing.T) {
-	r := &reviewer{admitter: admitFunc(allow), log: zap.NewNop()}
+	r := newReviewer(admitFunc(allow), zap.NewNop())
 	recorder := post(t, r, Path, reviewBody+strings.Repeat(" ", maxReviewBytes))
 	assert.Equal(t, http.StatusRequestEntityTooLarge, recorder.Code)
 }
 
 func TestPanicIsAnsweredAndCounted(t *testing.T) {
 	before := testutil.ToFloat64(panics)
-	r := &reviewer{admitter: admitFunc(func(context.Context, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	r := newReviewer(admitFunc(func(context.Context, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		panic("broken")
-	}), log: zap.NewNop()}
+	}), zap.NewNop())
 	assert.Equal(t, http.StatusInternalServerError, post(t, r, Path, reviewBody).Code)
 	assert.Equal(t, before+1, testutil.ToFloat64(panics))
 }
@@ -91,12 +91,12 @@ func TestDeadlineLiesBeforeTheAnnouncedTimeout(t *testing.T) {
 		"?timeout=0s": 9500 * time.Millisecond,
 	} {
 		var left time.Duration
-		r := &reviewer{admitter: admitFunc(func(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		r := newReviewer(admitFunc(func(ctx context.Context, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 			deadline, ok := ctx.Deadline()
 			require.True(t, ok)
 			left = time.Until(deadline)
 			return allow(ctx, request)
-		}), log: zap.NewNop()}
+		}), zap.NewNop())
 		post(t, r, Path+query, reviewBody)
 		assert.LessOrEqual(t, left, want, query)
 		assert.Greater(t, left, want-2*time.Second, query)
@@ -106,11 +106,11 @@ func TestDeadlineLiesBeforeTheAnnouncedTimeout(t *testing.T) {
 func TestEachDecisionIsLoggedOnceWithItsReason(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	before := testutil.ToFloat64(refusals.WithLabelValues("ClassNotFound"))
-	r := &reviewer{admitter: admitFunc(func(context.Context, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	r := newReviewer(admitFunc(func(context.Context, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		return &admissionv1.AdmissionResponse{Result: &metav1.Status{
 			Code: 403, Message: "no such class", Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "ClassNotFound"}}},
 		}}
-	}), log: zap.New(core)}
+	}), zap.New(core))
 	post(t, r, Path, reviewBody)
 	require.Equal(t, 1, logs.Len())
 	fields := logs.All()[0].ContextMap()
@@ -124,8 +124,18 @@ func TestEachDecisionIsLoggedOnceWithItsReason(t *testing.T) {
 
 func TestObjectsThatAreYetToBeNamedAreLoggedByTheirPrefix(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	r := &reviewer{admitter: admitFunc(allow), log: zap.New(core)}
+	r := newReviewer(admitFunc(allow), zap.New(core))
 	post(t, r, Path, strings.Replace(reviewBody, `"name":"vm-1"`, `"object":{"metadata":{"generateName":"vm-"}}`, 1))
 	require.Equal(t, 1, logs.Len())
 	assert.Equal(t, "vm-*", logs.All()[0].ContextMap()["name"])
+}
+
+func TestReviewsBeyondTheBoundWaitForTheirTurn(t *testing.T) {
+	r := newReviewer(admitFunc(allow), zap.NewNop())
+	for range maxInFlight {
+		r.slots <- struct{}{}
+	}
+	assert.Equal(t, http.StatusServiceUnavailable, post(t, r, Path+"?timeout=600ms", reviewBody).Code)
+	time.AfterFunc(50*time.Millisecond, func() { <-r.slots })
+	assert.Equal(t, http.StatusOK, post(t, r, Path, reviewBody).Code)
 }

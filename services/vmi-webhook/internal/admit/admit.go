@@ -28,6 +28,7 @@ const (
 	pathGPUs        = "spec.domain.devices.gpus"
 	pathHostDevices = "spec.domain.devices.hostDevices"
 	pathDisks       = "spec.domain.devices.disks"
+	pathResources   = "spec.domain.resources"
 )
 
 // State is what a decision depends on besides the VMI.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -287,7 +288,31 @@ func TestRefusals(t *testing.T) {
 		},
 		"list items of a wrong type": {
 			object: object(oneVGPU, `{"volumes":["a"],"domain":{"devices":{}}}`),
-			want:   []metav1.StatusCause{{Type: CauseWrongType, Field: pathVolumes, Message: "found string"}},
+			want:   []metav1.StatusCause{{Type: CauseWrongType, Field: pathVolumes + "[0]", Message: "found string"}},
+		},
+		"fields of list items of a wrong type": {
+			object: object(oneVGPU, `{"volumes":[{"name":"a"},{"name":7}],"domain":{"devices":{}}}`),
+			want:   []metav1.StatusCause{{Type: CauseWrongType, Field: pathVolumes + "[1].name", Message: "found number"}},
+		},
+		"a class's device among the resources": {
+			object: object(twoH100, `{"domain":{"devices":{},"resources":{"limits":{"nvidia.com/H100":"2","cpu":"1"},"requests":{"nvidia.com/H100":2,"nvidia.com/L40S-24C":"1"}}}}`),
+			want: []metav1.StatusCause{
+				{Type: CauseOwnDevices, Field: pathResources + ".limits[nvidia.com/H100]", Message: "name the class instead"},
+				{Type: CauseOwnDevices, Field: pathResources + ".requests[nvidia.com/H100]", Message: "name the class instead"},
+				{Type: CauseOwnDevices, Field: pathResources + ".requests[nvidia.com/L40S-24C]", Message: "name the class instead"},
+			},
+		},
+		"a class's device among the resources beside an empty list": {
+			object: object(`[]`, `{"domain":{"resources":{"limits":{"nvidia.com/H100":"1"}}}}`),
+			want:   []metav1.StatusCause{{Type: CauseOwnDevices, Field: pathResources + ".limits[nvidia.com/H100]"}},
+		},
+		"the licence as an optional volume": {
+			object: object(oneVGPU, `{"volumes":[{"name":"gpu-license","secret":{"secretName":"gpu-license-l40s-24c","volumeLabel":"vgpu-license","optional":true}}],"domain":{"devices":{"gpus":[`+vgpuEntry+`],"disks":[`+licenceDisk+`]}}}`),
+			want:   []metav1.StatusCause{{Type: CauseNameReserved, Field: pathVolumes + "[0]"}},
+		},
+		"the licence's disk to boot from": {
+			object: object(oneVGPU, `{"volumes":[`+licenceVol+`],"domain":{"devices":{"gpus":[`+vgpuEntry+`],"disks":[{"name":"gpu-license","bootOrder":1,"cdrom":{"bus":"sata"}}]}}}`),
+			want:   []metav1.StatusCause{{Type: CauseNameReserved, Field: pathDisks + "[0]"}},
 		},
 		"devices of a wrong type": {
 			object: object(oneVGPU, `{"domain":{"devices":[]}}`),
@@ -364,8 +389,19 @@ func TestOtherRequestsAreRefusedAsMisconfigured(t *testing.T) {
 	}
 }
 
-// The VMI is whatever a tenant sent: no object may bring the webhook down, and
-// what is admitted was asked for.
+func TestRefusalStaysShortWhateverIsRefused(t *testing.T) {
+	const devices = 20000
+	items := strings.Repeat(`{"name":"h","deviceName":"nvidia.com/H100"},`, devices-1) + `{"name":"h","deviceName":"nvidia.com/H100"}`
+	response := admitObject(t, object(`[]`, `{"domain":{"devices":{"gpus":[`+items+`],"hostDevices":[`+items+`]}}}`), fixedReader{state: cluster()})
+	require.False(t, response.Allowed)
+	assert.Contains(t, response.Result.Message, "h (nvidia.com/H100) and 19992 more")
+	assert.Contains(t, response.Result.Message, "; and 19969 faults more")
+	assert.Len(t, response.Result.Details.Causes, shownFaults)
+	assert.Less(t, len(response.Result.Message), 8<<10)
+}
+
+// The VMI is whatever a tenant sent: no object may bring the webhook down, a
+// refusal says why, and a patch is JSON.
 func FuzzAdmit(f *testing.F) {
 	f.Add(object(oneVGPU, `{"volumes":[`+licenceVol+`],"domain":{"devices":{"gpus":[`+vgpuEntry+`]}}}`))
 	f.Add(object(twoH100, `{"domain":{"devices":{"gpus":[null],"disks":[null]}}}`))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"cozystack.io/gpu/pkg/gpu"
 	"cozystack.io/gpu/pkg/model"
@@ -82,21 +83,31 @@ func licenseFor(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, ar
 	return nil
 }
 
-func (v volume) equal(other volume) bool {
-	return v.Name == other.Name && v.Secret != nil && other.Secret != nil && *v.Secret == *other.Secret
+// isVolume reports whether a VMI's volume is the licence's. One that is optional is
+// not: its VM would start without the licence.
+func (l *license) isVolume(v volume) bool {
+	have, want := v.Secret, l.volume.Secret
+	return v.Name == l.volume.Name && have != nil && have.SecretName == want.SecretName && have.VolumeLabel == want.VolumeLabel &&
+		(have.Optional == nil || !*have.Optional)
 }
 
-func (d disk) equal(other disk) bool {
-	return d.Name == other.Name && d.CDROM != nil && other.CDROM != nil && d.CDROM.Bus == other.CDROM.Bus
+// isDisk reports whether a VMI's disk is the licence's. One that the VM would
+// boot from is not.
+func (l *license) isDisk(d disk) bool {
+	return d.Name == l.disk.Name && d.CDROM != nil && d.CDROM.Bus == l.disk.CDROM.Bus && d.BootOrder == nil
 }
 
 // ownDevices returns a fault for GPU entries that do not stem from the class
-// entries. Entries that are just what would be written come from a restored
-// VMI and are no fault.
+// entries, and for each other way in which a VMI can ask for a class's device.
+// Entries that are just what would be written come from a restored VMI and are
+// no fault.
 func ownDevices(v *vmi, entries []model.Entry, classes map[string]*v1alpha1.GPUClass) []metav1.StatusCause {
+	resources := sets.New[string]()
+	for _, class := range classes {
+		resources.Insert(class.Spec.ResourceName)
+	}
 	var faults []metav1.StatusCause
-	devices := v.devices()
-	if gpus := devices.GPUs.items; len(gpus) > 0 && !expansionOf(gpus, entries, classes) {
+	if gpus := v.devices().GPUs.items; len(gpus) > 0 && !expansionOf(gpus, entries, classes) {
 		names := make([]string, len(gpus))
 		for i, g := range gpus {
 			names[i] = fmt.Sprintf("%s (%s)", g.Name, g.DeviceName)
@@ -105,23 +116,40 @@ func ownDevices(v *vmi, entries []model.Entry, classes map[string]*v1alpha1.GPUC
 			Type:  CauseOwnDevices,
 			Field: pathGPUs,
 			Message: fmt.Sprintf("%s holds entries other than those of the named GPU classes: %s; remove them, also from the instancetype, or name no class",
-				pathGPUs, strings.Join(names, ", ")),
+				pathGPUs, enumerate(names)),
 		})
 	}
-	for i, d := range devices.HostDevices.items {
-		for _, class := range classes {
-			if d.DeviceName == class.Spec.ResourceName {
-				field := fmt.Sprintf("%s[%d]", pathHostDevices, i)
-				faults = append(faults, metav1.StatusCause{
-					Type:    CauseOwnDevices,
-					Field:   field,
-					Message: fmt.Sprintf("%s names %s, the device of a GPU class; remove it and name the class instead", field, d.DeviceName),
-				})
-				break
+	fault := func(field, resourceName string) {
+		faults = append(faults, metav1.StatusCause{
+			Type:    CauseOwnDevices,
+			Field:   field,
+			Message: fmt.Sprintf("%s names %s, the device of a GPU class; remove it and name the class instead", field, resourceName),
+		})
+	}
+	for i, d := range v.devices().HostDevices.items {
+		if resources.Has(d.DeviceName) {
+			fault(fmt.Sprintf("%s[%d]", pathHostDevices, i), d.DeviceName)
+		}
+	}
+	// KubeVirt hands whatever a VMI's resources name on to its pod.
+	for _, name := range sets.List(resources) {
+		for _, field := range []string{"limits", "requests"} {
+			if _, found := v.resources(field)[name]; found {
+				fault(fmt.Sprintf("%s.%s[%s]", pathResources, field, name), name)
 			}
 		}
 	}
 	return faults
+}
+
+// enumerate joins the first names, and counts the rest.
+func enumerate(names []string) string {
+	const shown = 8
+	text := strings.Join(names[:min(len(names), shown)], ", ")
+	if more := len(names) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // reservedNames returns a fault for each volume and disk that has the
@@ -137,12 +165,12 @@ func reservedNames(v *vmi, l *license) []metav1.StatusCause {
 		})
 	}
 	for i, volume := range v.volumes() {
-		if volume.Name == gpu.LicenseVolumeName && (l == nil || !volume.equal(l.volume)) {
+		if volume.Name == gpu.LicenseVolumeName && (l == nil || !l.isVolume(volume)) {
 			fault(pathVolumes, i)
 		}
 	}
 	for i, disk := range v.devices().Disks.items {
-		if disk.Name == gpu.LicenseVolumeName && (l == nil || !disk.equal(l.disk)) {
+		if disk.Name == gpu.LicenseVolumeName && (l == nil || !l.isDisk(disk)) {
 			fault(pathDisks, i)
 		}
 	}

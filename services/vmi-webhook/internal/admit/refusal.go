@@ -49,10 +49,19 @@ func failed(err error) *admissionv1.AdmissionResponse {
 	}}
 }
 
+// shownFaults bounds an answer, which goes into statuses, events and logs and is
+// repeated with each try.
+const shownFaults = 32
+
 func respond(code int32, reason metav1.StatusReason, faults []metav1.StatusCause) *admissionv1.AdmissionResponse {
+	more := len(faults) - shownFaults
+	faults = faults[:min(len(faults), shownFaults)]
 	messages := make([]string, len(faults))
 	for i, fault := range faults {
 		messages[i] = fault.Message
+	}
+	if more > 0 {
+		messages = append(messages, fmt.Sprintf("and %d faults more", more))
 	}
 	return &admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status:  metav1.StatusFailure,

@@ -5,7 +5,6 @@ package admit
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +72,7 @@ func resolve(entries []model.Entry, classes map[string]*v1alpha1.GPUClass, names
 	if len(vgpu) > 1 {
 		for _, name := range vgpu {
 			others := slices.DeleteFunc(slices.Clone(vgpu), func(other string) bool { return other == name })
-			fault(name, CauseSeveralVGPUClasses, "a VM takes one vGPU class, and this one also names %s", strings.Join(others, ", "))
+			fault(name, CauseSeveralVGPUClasses, "a VM takes one vGPU class, and this one also names %s", enumerate(others))
 		}
 	}
 	return faults

@@ -24,7 +24,11 @@ type vmi struct {
 		Architecture string       `json:"architecture"`
 		Volumes      list[volume] `json:"volumes"`
 		Domain       *struct {
-			Devices *devices `json:"devices"`
+			Devices   *devices `json:"devices"`
+			Resources struct {
+				Limits   map[string]json.RawMessage `json:"limits"`
+				Requests map[string]json.RawMessage `json:"requests"`
+			} `json:"resources"`
 		} `json:"domain"`
 	} `json:"spec"`
 }
@@ -49,11 +53,13 @@ type volume struct {
 type secretVolume struct {
 	SecretName  string `json:"secretName"`
 	VolumeLabel string `json:"volumeLabel"`
+	Optional    *bool  `json:"optional,omitempty"`
 }
 
 type disk struct {
-	Name  string `json:"name"`
-	CDROM *cdrom `json:"cdrom,omitempty"`
+	Name      string          `json:"name"`
+	CDROM     *cdrom          `json:"cdrom,omitempty"`
+	BootOrder json.RawMessage `json:"bootOrder,omitempty"`
 }
 
 type cdrom struct {
@@ -66,11 +72,31 @@ type cdrom struct {
 type list[T any] struct {
 	items []T // nil if absent or null
 	fault error
+	at    string // path of the fault within the list
 }
 
 // UnmarshalJSON never fails, so that one wrong list hides no fault of another.
 func (l *list[T]) UnmarshalJSON(raw []byte) error {
 	l.fault = kjson.UnmarshalCaseSensitivePreserveInts(raw, &l.items)
+	if l.fault == nil {
+		return nil
+	}
+	var items []json.RawMessage
+	if kjson.UnmarshalCaseSensitivePreserveInts(raw, &items) != nil {
+		return nil // no list at all
+	}
+	for i, item := range items {
+		var decoded T
+		err := kjson.UnmarshalCaseSensitivePreserveInts(item, &decoded)
+		if err == nil {
+			continue
+		}
+		l.fault, l.at = err, fmt.Sprintf("[%d]", i)
+		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && mismatch.Field != "" {
+			l.at += "." + mismatch.Field
+		}
+		break
+	}
 	return nil
 }
 
@@ -91,16 +117,19 @@ func decode(raw []byte) (*vmi, []metav1.StatusCause) {
 		}
 	}
 	if v.Spec != nil {
-		check(pathVolumes, v.Spec.Volumes.fault)
+		check(pathVolumes+v.Spec.Volumes.at, v.Spec.Volumes.fault)
 	}
 	d := v.devices()
-	check(pathGPUs, d.GPUs.fault)
-	check(pathHostDevices, d.HostDevices.fault)
-	check(pathDisks, d.Disks.fault)
+	check(pathGPUs+d.GPUs.at, d.GPUs.fault)
+	check(pathHostDevices+d.HostDevices.at, d.HostDevices.fault)
+	check(pathDisks+d.Disks.at, d.Disks.fault)
 	return v, faults
 }
 
 func wrongType(field string, err error) metav1.StatusCause {
+	if field == "" {
+		field = "the object"
+	}
 	got := "something else"
 	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		got = mismatch.Value
@@ -118,6 +147,18 @@ func (v *vmi) devices() devices {
 		return devices{}
 	}
 	return *v.Spec.Domain.Devices
+}
+
+// resources returns the VMI's resource limits or requests.
+func (v *vmi) resources(field string) map[string]json.RawMessage {
+	switch {
+	case v.Spec == nil || v.Spec.Domain == nil:
+		return nil
+	case field == "limits":
+		return v.Spec.Domain.Resources.Limits
+	default:
+		return v.Spec.Domain.Resources.Requests
+	}
 }
 
 func (v *vmi) volumes() []volume {

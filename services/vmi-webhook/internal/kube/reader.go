@@ -57,12 +57,24 @@ func NewReader(config *rest.Config) (*Reader, error) {
 	return &Reader{client: client}, nil
 }
 
+// kubeVirtList is the part of a list of KubeVirt CRs that is read: whatever
+// else other versions hold must not matter.
+type kubeVirtList struct {
+	Items []struct {
+		Spec struct {
+			Configuration struct {
+				PermittedHostDevices *virtv1.PermittedHostDevices `json:"permittedHostDevices"`
+			} `json:"configuration"`
+		} `json:"spec"`
+	} `json:"items"`
+}
+
 // Read reads the GPUClasses, the KubeVirt CRs and the namespace in parallel.
 // The error names every read that failed.
 func (r *Reader) Read(ctx context.Context, namespace string) (admit.State, error) {
 	var (
 		classes   v1alpha1.GPUClassList
-		kubevirts virtv1.KubeVirtList
+		kubevirts kubeVirtList
 		labels    metav1.PartialObjectMetadata
 	)
 	err := parallel(
@@ -92,8 +104,11 @@ func (r *Reader) Read(ctx context.Context, namespace string) (admit.State, error
 // than the API server.
 func (r *Reader) get(ctx context.Context, what, path string, into any) error {
 	start := time.Now()
-	raw, err := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	answer := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx)
+	err := answer.Error() // with the API server's reason, which Raw leaves out
 	if err == nil {
+		var raw []byte
+		raw, _ = answer.Raw()
 		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, into)
 	}
 	result := "success"
@@ -108,11 +123,24 @@ func (r *Reader) get(ctx context.Context, what, path string, into any) error {
 // parallel runs the reads at once and returns all their errors in one line.
 func parallel(reads ...func() error) error {
 	errs := make([]error, len(reads))
+	panicked := make(chan any, len(reads))
 	var wg sync.WaitGroup
 	for i, read := range reads {
-		wg.Go(func() { errs[i] = read() })
+		wg.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					panicked <- p
+				}
+			}()
+			errs[i] = read()
+		})
 	}
 	wg.Wait()
+	select {
+	case p := <-panicked:
+		panic(p) // where the request's own recovery sees it
+	default:
+	}
 	var messages []string
 	for _, err := range errs {
 		if err != nil {

@@ -44,6 +44,9 @@ const (
 	// maxReviewBytes is over twice the API server's own limit for a request
 	// body (3 MiB), since a review may hold an object twice.
 	maxReviewBytes = 7 << 20
+	// maxInFlight bounds the reviews that are held in memory at once; further
+	// ones wait. A decision takes milliseconds.
+	maxInFlight = 32
 	// defaultTimeout stands in for the timeout that the API server announces.
 	defaultTimeout = 10 * time.Second
 	// answerMargin is kept off that timeout, so that a slow read still ends in
@@ -60,6 +63,11 @@ type Admitter interface {
 type reviewer struct {
 	admitter Admitter
 	log      *zap.Logger
+	slots    chan struct{} // one taken for each review in flight
+}
+
+func newReviewer(admitter Admitter, log *zap.Logger) *reviewer {
+	return &reviewer{admitter: admitter, log: log, slots: make(chan struct{}, maxInFlight)}
 }
 
 func (r *reviewer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
@@ -74,6 +82,15 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		http.Error(w, "send an AdmissionReview with POST", http.StatusMethodNotAllowed)
 		return
 	}
+	ctx, cancel := context.WithTimeout(request.Context(), timeout(request))
+	defer cancel()
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		http.Error(w, "too many reviews at once", http.StatusServiceUnavailable)
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxReviewBytes))
 	if err != nil {
 		code := http.StatusBadRequest
@@ -83,8 +100,6 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		http.Error(w, fmt.Sprintf("read the review: %v", err), code)
 		return
 	}
-	ctx, cancel := context.WithTimeout(request.Context(), timeout(request))
-	defer cancel()
 	answer, err := r.answer(ctx, body)
 	if err != nil {
 		r.log.Warn("unreadable review", zap.Error(err))
@@ -135,8 +150,9 @@ func (r *reviewer) record(request *admissionv1.AdmissionRequest, response *admis
 	case !response.Allowed:
 		outcome = "refused"
 	}
+	reason := "Allowed"
 	if !response.Allowed {
-		reason := string(response.Result.Reason)
+		reason = string(response.Result.Reason)
 		if details := response.Result.Details; details != nil {
 			causes := make([]string, len(details.Causes))
 			for i, cause := range details.Causes {
@@ -145,10 +161,10 @@ func (r *reviewer) record(request *admissionv1.AdmissionRequest, response *admis
 			}
 			reason = strings.Join(causes, ",")
 		}
-		fields = append(fields, zap.String("reason", reason), zap.String("message", response.Result.Message))
+		fields = append(fields, zap.String("message", response.Result.Message))
 	}
 	reviews.WithLabelValues(outcome).Observe(took.Seconds())
-	r.log.Info("review", append(fields, zap.String("outcome", outcome))...)
+	r.log.Info("review", append(fields, zap.String("outcome", outcome), zap.String("reason", reason))...)
 }
 
 // objectName returns the object's name, or the beginning of one that the API

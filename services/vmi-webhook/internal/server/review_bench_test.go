@@ -93,7 +93,7 @@ func BenchmarkReview(b *testing.B) {
 		{"16units-40disks", `[{"className":"h100","count":15},{"className":"l40s-24c","count":1}]`, 40},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			r := &reviewer{admitter: admit.Admitter{Reader: state}, log: zap.NewNop()}
+			r := newReviewer(admit.Admitter{Reader: state}, zap.NewNop())
 			body := benchReview(b, bc.annotation, bc.disks)
 			answer, err := r.answer(b.Context(), body)
 			require.NoError(b, err)

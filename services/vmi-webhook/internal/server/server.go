@@ -50,7 +50,7 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 	}
 	var ready atomic.Bool
 	reviewMux := http.NewServeMux()
-	reviewMux.Handle(Path, &reviewer{admitter: admitter, log: log})
+	reviewMux.Handle(Path, newReviewer(admitter, log))
 	metricsMux := http.NewServeMux()
 	metricsMux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	healthMux := http.NewServeMux()
