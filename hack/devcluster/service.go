@@ -19,8 +19,9 @@ const serviceTimeout = time.Minute
 // services names the services of this repository and what sets each apart.
 func services() map[string]serviceKind {
 	return map[string]serviceKind{
-		"pod-webhook": {webhook: true},
-		"vmi-webhook": {webhook: true},
+		"license-copier": {},
+		"pod-webhook":    {webhook: true},
+		"vmi-webhook":    {webhook: true},
 	}
 }
 
