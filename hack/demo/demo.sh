@@ -37,6 +37,13 @@ step "2. A tenant, whose namespace is entitled to vGPU, names a class and a coun
 run kubectl apply -f tenant.yaml -f vm.yaml
 kube get vm render -o 'jsonpath={.spec.template.metadata.annotations}{"\n"}'
 kubectl -n tenant-demo wait vm/render --for=condition=Ready --timeout=60s >/dev/null
+echo "The class's licence is copied into the namespace, and is in step with the label:"
+kube get secrets
+run kubectl label namespace tenant-demo namespace.cozystack.io/vgpu-
+kubectl -n tenant-demo wait secret/gpu-license-l40s-24c --for=delete --timeout=60s >/dev/null
+kube get secrets
+run kubectl label namespace tenant-demo namespace.cozystack.io/vgpu=true
+kubectl -n tenant-demo wait secret/gpu-license-l40s-24c --for=create --timeout=60s >/dev/null
 
 step "3. KubeVirt's instance of it has the device, and as its last disk the vGPU licence."
 kube get vmi render -o 'custom-columns=PHASE:.status.phase,GPU:.spec.domain.devices.gpus[*].name,DEVICE:.spec.domain.devices.gpus[*].deviceName,DISKS:.spec.domain.devices.disks[*].name'
