@@ -49,6 +49,10 @@ build: ## Build the services into bin/
 bench: ## Benchmarks of the decisions
 	@$(call each,$(SERVICES),go test -run '^$$' -bench . -benchmem ./...)
 
+.PHONY: bench-copier
+bench-copier: ## Copies of 3 licences in 200 and 2,000 namespaces, on a development cluster
+	cd hack/e2e && GOWORK=off go test -count=1 -run '^$$' -bench BenchmarkFanOut -benchtime 1x -timeout 30m ./licensecopier
+
 .PHONY: fuzz
 fuzz: ## Fuzz each parser of foreign input for a minute
 	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseEntries -fuzztime 1m .

@@ -42,6 +42,9 @@ type Env struct {
 	Dynamic dynamic.Interface
 	Kube    kubernetes.Interface
 
+	// AuditLog, set before Main, makes the API server log every request.
+	AuditLog bool
+
 	kubevirt string // KubeVirt's binary
 }
 
@@ -96,7 +99,7 @@ func (e *Env) start(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	e.Cluster, err = devcluster.Start(ctx, devcluster.Options{
-		Dir: filepath.Join(dir, "cluster"), ControlPlane: controlPlane, Attached: true,
+		Dir: filepath.Join(dir, "cluster"), ControlPlane: controlPlane, Attached: true, AuditLog: e.AuditLog,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package licensecopier
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"cozystack.io/gpu/hack/e2e/suite"
+	"cozystack.io/gpu/pkg/gpu"
+)
+
+const (
+	scaleClasses  = 3
+	scaleWorkers  = 8 // the service's default
+	unrelatedSize = 100 << 10
+	tokenSize     = 3 << 10 // about what a real one has
+)
+
+// parallel calls do for each number below n, scaleWorkers at once.
+func parallel(t testing.TB, n int, do func(i int) error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	errs := make(chan error, scaleWorkers)
+	for range scaleWorkers {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := do(i); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	require.NoError(t, <-errs)
+	return time.Since(start)
+}
+
+// BenchmarkFanOut measures how copies come to be, change and are found again
+// in b's number of namespaces. It is run once for each size.
+func BenchmarkFanOut(b *testing.B) {
+	for _, count := range []int{200, 2000} {
+		b.Run(strconv.Itoa(count), func(b *testing.B) { fanOut(b, count) })
+	}
+}
+
+func fanOut(b *testing.B, count int) {
+	if b.N > 1 {
+		b.Fatal("run it with -benchtime 1x")
+	}
+	ctx := context.WithoutCancel(b.Context())
+	process := service.Replicas[0].Process
+	namespaces := make([]string, count)
+	labels := map[string]string{gpu.LabelNamespaceVGPU: gpu.LabelValueTrue}
+	core := env.Kube.CoreV1()
+	parallel(b, count, func(i int) error {
+		namespaces[i] = fmt.Sprintf("scale-%d-%d", count, i)
+		_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaces[i], Labels: labels}}, metav1.CreateOptions{})
+		return err
+	})
+	noise := bytes.Repeat([]byte("x"), unrelatedSize)
+	parallel(b, count, func(i int) error {
+		_, err := core.Secrets(namespaces[i]).Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "unrelated"}, Data: map[string][]byte{"noise": noise},
+		}, metav1.CreateOptions{})
+		return err
+	})
+	licence := strings.Repeat("not-a-real-token", tokenSize/16)
+	copies := count * scaleClasses
+
+	// The bare loop, by a client like the service's.
+	config, err := clientcmd.BuildConfigFromFlags("", env.Cluster.Kubeconfig())
+	require.NoError(b, err)
+	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
+	bareClient, err := kubernetes.NewForConfig(config)
+	require.NoError(b, err)
+	bare := parallel(b, copies, func(i int) error {
+		_, err := bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bare-%d", i%scaleClasses), Labels: map[string]string{"bare": "true"}},
+			Data:       map[string][]byte{gpu.LicenseTokenKey: []byte(licence)},
+		}, metav1.CreateOptions{})
+		return err
+	})
+	parallel(b, copies, func(i int) error {
+		return bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Delete(ctx, fmt.Sprintf("bare-%d", i%scaleClasses), metav1.DeleteOptions{})
+	})
+
+	names := make([]string, scaleClasses)
+	for i := range names {
+		names[i] = fmt.Sprintf("scale-%d", i)
+		source(b, names[i], licence)
+	}
+	log := audit(b)
+	wait := func(verb string, n int) {
+		b.Helper()
+		require.Eventually(b, func() bool { return len(secretWrites(b, log, verb)) >= n }, 10*time.Minute, 50*time.Millisecond, "%s", verb)
+	}
+	start := time.Now()
+	for _, name := range names {
+		class(b, name, name)
+	}
+	wait("create", copies)
+	took := time.Since(start)
+	log.Settled(b)
+	require.Len(b, secretWrites(b, log, ""), copies, "every copy is written once")
+	b.ReportMetric(bare.Seconds(), "bare-s")
+	b.ReportMetric(took.Seconds(), "fan-out-s")
+	b.ReportMetric(took.Seconds()/bare.Seconds(), "fan-out/bare")
+	b.ReportMetric(float64(len(secretWrites(b, log, ""))), "writes")
+	b.ReportMetric(memory(b, process.Pid(), "VmRSS"), "MiB")
+	b.ReportMetric(memory(b, process.Pid(), "VmHWM"), "peak-MiB")
+
+	log = audit(b)
+	require.NoError(b, process.Stop(time.Minute))
+	start = time.Now()
+	require.NoError(b, process.Start())
+	require.Eventually(b, func() bool {
+		total := 0.0
+		for _, name := range names {
+			value, found := scrape(b, fmt.Sprintf("gpu_license_copier_copies_present{class=%q}", name))
+			if found {
+				total += value
+			}
+		}
+		return int(total) == copies
+	}, 5*time.Minute, 20*time.Millisecond)
+	b.ReportMetric(time.Since(start).Seconds(), "restart-s")
+	require.Empty(b, log.Settled(b), "a restart writes nothing")
+	b.ReportMetric(memory(b, process.Pid(), "VmRSS"), "restarted-MiB")
+	b.ReportMetric(memory(b, process.Pid(), "VmHWM"), "restarted-peak-MiB")
+
+	log = audit(b)
+	start = time.Now()
+	_, err = core.Secrets(gpu.LicenseSecretNamespace).Patch(ctx, names[0], "application/merge-patch+json",
+		[]byte(`{"stringData":{"client_configuration_token.tok":"another-fake-token"}}`), metav1.PatchOptions{})
+	require.NoError(b, err)
+	wait("patch", count)
+	b.ReportMetric(time.Since(start).Seconds(), "rotation-s")
+	log.Settled(b)
+	require.Len(b, secretWrites(b, log, ""), count, "every copy of the one class is written once")
+	b.ReportMetric(0, "ns/op")
+
+	for _, name := range names {
+		env.Delete(b, suite.GPUClasses, suite.Object(b, "{apiVersion: cozystack.io/v1alpha1, kind: GPUClass, metadata: {name: %s}}", name))
+	}
+	wait("delete", copies)
+}
+
+// secretWrites returns the writes to Secrets with that verb, or any.
+func secretWrites(t testing.TB, log *suite.Audit, verb string) []suite.Write {
+	t.Helper()
+	var writes []suite.Write
+	for _, write := range log.Writes(t) {
+		if write.Resource == "secrets" && (verb == "" || write.Verb == verb) {
+			require.Less(t, write.Code, 300, "%+v", write)
+			writes = append(writes, write)
+		}
+	}
+	return writes
+}
+
+// memory returns a figure of /proc/<pid>/status in MiB.
+func memory(t testing.TB, pid int, field string) float64 {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(raw)) {
+		if value, found := strings.CutPrefix(line, field+":"); found {
+			kib, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
+			require.NoError(t, err)
+			return kib / 1024
+		}
+	}
+	require.Fail(t, "no such field", field)
+	return 0
+}

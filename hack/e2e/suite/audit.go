@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Write is a request that asked the API server to change something, whether it
+// was granted or not.
+type Write struct {
+	Verb, Resource, Namespace, Name string
+	Code                            int
+}
+
+// Audit reads the API server's audit log from the moment it was made.
+type Audit struct {
+	path, user string
+	offset     int64
+}
+
+// NewAudit returns a reader of what the user writes from now on.
+func (e *Env) NewAudit(t testing.TB, user string) *Audit {
+	t.Helper()
+	info, err := os.Stat(e.Cluster.AuditLog())
+	require.NoError(t, err)
+	return &Audit{path: e.Cluster.AuditLog(), user: user, offset: info.Size()}
+}
+
+// Writes returns the user's writes so far. Leases are not counted.
+func (a *Audit) Writes(t testing.TB) []Write {
+	t.Helper()
+	file, err := os.Open(a.path)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.Seek(a.offset, io.SeekStart)
+	require.NoError(t, err)
+	var writes []Write
+	for reader := bufio.NewReader(file); ; {
+		line, err := reader.ReadBytes('\n')
+		if err != nil {
+			return writes // the last line may not be whole yet
+		}
+		var event struct {
+			Stage     string
+			Verb      string
+			User      struct{ Username string }
+			ObjectRef struct{ Resource, Subresource, Namespace, Name string }
+			// The answer's metadata; of a creation, the name too.
+			ResponseStatus struct{ Code int }
+		}
+		if json.Unmarshal(line, &event) != nil {
+			continue // a line that the mark cut
+		}
+		read := slices.Contains([]string{"get", "list", "watch"}, event.Verb)
+		if read || event.Stage != "ResponseComplete" || event.User.Username != a.user || event.ObjectRef.Resource == "leases" {
+			continue
+		}
+		ref := event.ObjectRef
+		if ref.Subresource != "" {
+			ref.Resource += "/" + ref.Subresource
+		}
+		writes = append(writes, Write{event.Verb, ref.Resource, ref.Namespace, ref.Name, event.ResponseStatus.Code})
+	}
+}
+
+// Settled returns the user's writes once there were none for a second.
+func (a *Audit) Settled(t testing.TB) []Write {
+	t.Helper()
+	writes, last := a.Writes(t), time.Now()
+	require.Eventually(t, func() bool {
+		now := a.Writes(t)
+		if len(now) != len(writes) {
+			writes, last = now, time.Now()
+		}
+		return time.Since(last) > time.Second
+	}, time.Minute, 100*time.Millisecond)
+	return writes
+}
