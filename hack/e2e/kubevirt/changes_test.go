@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"cozystack.io/gpu/hack/devcluster"
 	"cozystack.io/gpu/hack/e2e/suite"
 )
 
@@ -118,9 +120,14 @@ func TestVolumesPluggedAndUnplugged(t *testing.T) {
 	check(true)
 	subresource(t, ns, "plug", "removevolume", map[string]any{"name": "data"})
 	check(false)
+	eventually(t, func(c *assert.CollectT) { // KubeVirt is done with the VM, too
+		object, err := env.Dynamic.Resource(vms).Namespace(ns).Get(context.Background(), "plug", metav1.GetOptions{})
+		require.NoError(c, err)
+		assert.Len(c, nested(object, "spec", "template", "spec", "volumes"), 2)
+		assert.Empty(c, nested(object, "status", "volumeRequests"))
+	})
 
 	gates(t, "DeclarativeHotplugVolumes", "HotplugVolumes")
-	base := get(t, vms, ns, "plug")
 	setTemplate := func(disks, volumes string) {
 		patch(t, vms, ns, "plug", fmt.Sprintf("{spec: {template: {spec: {volumes: [%s], domain: {devices: {disks: [%s]}}}}}}", volumes, disks))
 	}
@@ -128,7 +135,6 @@ func TestVolumesPluggedAndUnplugged(t *testing.T) {
 		disks   = "{name: root, disk: {bus: virtio}}, {name: cloudinit, disk: {bus: virtio}}"
 		volumes = "{name: root, containerDisk: {image: 'example.com/debian:13'}}, {name: cloudinit, cloudInitNoCloud: {userData: '#cloud-config'}}"
 	)
-	require.Len(t, nested(base, "spec", "template", "spec", "volumes"), 2)
 	setTemplate(disks+", {name: data, disk: {bus: scsi}}", volumes+", {name: data, persistentVolumeClaim: {claimName: data, hotpluggable: true}}")
 	check(true)
 	setTemplate(disks, volumes)
@@ -147,8 +153,15 @@ func gates(t testing.TB, open, closed string) {
 		developer := nested(kubevirt, "spec", "configuration", "developerConfiguration").(map[string]any)
 		before = developer["featureGates"].([]any)
 		developer["featureGates"] = change(slices.Clone(before))
-		_, err = client.Update(context.WithoutCancel(t.Context()), kubevirt, metav1.UpdateOptions{})
+		kubevirt, err = client.Update(context.WithoutCancel(t.Context()), kubevirt, metav1.UpdateOptions{})
 		require.NoError(t, err)
+		for _, program := range []string{devcluster.VirtAPI, devcluster.VirtController} {
+			eventually(t, func(c *assert.CollectT) {
+				log, err := os.ReadFile(env.Cluster.Process(program).Log)
+				require.NoError(c, err)
+				assert.Contains(c, string(log), fmt.Sprintf("Updating cluster config from KubeVirt to resource version '%s'", kubevirt.GetResourceVersion()))
+			}, "%s does not know of the gates", program)
+		}
 		return before
 	}
 	before := set(func(list []any) []any {
@@ -178,7 +191,14 @@ func TestMigrationTargetHasTheTolerations(t *testing.T) {
 	ns := namespace(t)
 	vm(t, ns, "mover", template(t, oneL40S, usualSpec))
 	waitPhase(t, ns, "mover", "Running")
+	source := waitBound(t, ns, "mover").Spec.NodeName
 	target := migrate(t, ns, "mover")
+	eventually(t, func(c *assert.CollectT) {
+		pod, err := env.Kube.CoreV1().Pods(ns).Get(context.Background(), target.Name, metav1.GetOptions{})
+		require.NoError(c, err)
+		assert.Regexp(c, "^gpu-l40s-", pod.Spec.NodeName)
+		assert.NotEqual(c, source, pod.Spec.NodeName)
+	})
 	assert.Contains(t, target.Spec.Tolerations, l40sTaint)
 	assert.EqualValues(t, 1, requested(&target, l40sResource))
 }

@@ -99,7 +99,9 @@ type GPUClassSpec struct {
 	// +kubebuilder:validation:Maximum=16
 	MaxCount *int32 `json:"maxCount,omitempty"`
 
-	// Tolerations are added to the launcher pods of VMs that take this class.
+	// Tolerations are added to the launcher pods of VMs that take this class,
+	// behind those that a pod has: they do not prolong one that is limited by
+	// tolerationSeconds.
 	//
 	// +optional
 	// +listType=atomic

@@ -74,7 +74,7 @@ func TestTolerationsAreAdded(t *testing.T) {
 			launcher(h100, `"tolerations":[{"key":"gpu","operator":"Equal","value":"h100"}],`+requestsH100),
 			`[{"op":"add","path":"/spec/tolerations/-","value":` + gpuJSON + `}]`,
 		},
-		"also one that lasts longer than the pod's": {
+		"also one that the pod has for another time": {
 			launcher(`[{"className":"l4","count":1}]`, `"tolerations":[{"key":"nvidia.com/gpu","operator":"Exists","effect":"NoSchedule","tolerationSeconds":5}],"containers":[{"resources":{"requests":{"nvidia.com/L4":"1"}}}]`),
 			`[{"op":"add","path":"/spec/tolerations/-","value":` + gpuJSON + `}]`,
 		},
