@@ -86,7 +86,8 @@ func TestARestartInTheMiddleOfAFanOutWritesNothingTwice(t *testing.T) {
 	class(t, "fan-out", "fan-out")
 	created := func() (creates int) {
 		for _, write := range log.Writes(t) {
-			if write.Verb == "create" && write.Resource == "secrets" {
+			// A request whose client was killed ends with 504.
+			if write.Verb == "create" && write.Resource == "secrets" && write.Code != 504 {
 				assert.Less(t, write.Code, 300, "%+v", write)
 				creates++
 			}
