@@ -170,10 +170,19 @@ func gates(t testing.TB, open, closed string) {
 	t.Cleanup(func() { set(func([]any) []any { return before }) })
 }
 
+// startMigration asks for a migration, which ends with its VM: KubeVirt lets go
+// of one that it handed to virt-handler only when virt-handler says so.
+func startMigration(t testing.TB, namespace, vmi string) {
+	t.Helper()
+	object := suite.Object(t, "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move-%s, namespace: %s}, spec: {vmiName: %[1]s}}", vmi, namespace)
+	_, err := env.Dynamic.Resource(migrations).Namespace(namespace).Create(t.Context(), object, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
 // migrate asks for a migration and returns its target pod.
 func migrate(t testing.TB, namespace, vmi string) (pod corev1.Pod) {
 	t.Helper()
-	env.Create(t, migrations, suite.Object(t, "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move, namespace: %s}, spec: {vmiName: %s}}", namespace, vmi))
+	startMigration(t, namespace, vmi)
 	eventually(t, func(c *assert.CollectT) {
 		target := false
 		for _, candidate := range launchers(c, namespace, vmi) {
@@ -217,7 +226,7 @@ func TestEditedVMIGivesNoTolerationWithoutItsDevice(t *testing.T) {
 	assert.NotContains(t, target.Spec.Tolerations, h100Taint)
 
 	patch(t, suite.VMIs, ns, "plain", `{metadata: {labels: {cozystack.io/gpu-reference: "true"}, annotations: {cozystack.io/gpus: '[{"className":"h100","count":1}]'}}}`)
-	env.Create(t, migrations, suite.Object(t, "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move-plain, namespace: %s}, spec: {vmiName: plain}}", ns))
+	startMigration(t, ns, "plain")
 	eventually(t, func(c *assert.CollectT) {
 		pods := launchers(c, ns, "plain")
 		assert.Len(c, pods, 2)
@@ -238,7 +247,7 @@ func TestBrokenAnnotationRefusesTheNextPod(t *testing.T) {
 			vm(t, ns, "edited", template(t, oneL40S, usualSpec))
 			waitPhase(t, ns, "edited", "Running")
 			patch(t, suite.VMIs, ns, "edited", tc.patch)
-			env.Create(t, migrations, suite.Object(t, "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move, namespace: %s}, spec: {vmiName: edited}}", ns))
+			startMigration(t, ns, "edited")
 			eventually(t, func(c *assert.CollectT) {
 				events, err := env.Kube.CoreV1().Events(ns).List(context.Background(), metav1.ListOptions{FieldSelector: "reason=FailedCreate"})
 				require.NoError(c, err)
