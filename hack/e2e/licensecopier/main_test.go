@@ -27,10 +27,12 @@ import (
 )
 
 const (
-	account      = "system:serviceaccount:cozy-gpu:license-copier"
-	pollTimeout  = 30 * time.Second
-	pollInterval = 25 * time.Millisecond
-	token        = "not-a-real-token"
+	accountNamespace = "cozy-gpu"
+	accountName      = "license-copier"
+	account          = "system:serviceaccount:" + accountNamespace + ":" + accountName
+	pollTimeout      = 30 * time.Second
+	pollInterval     = 25 * time.Millisecond
+	token            = "not-a-real-token"
 )
 
 var (

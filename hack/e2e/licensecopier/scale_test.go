@@ -86,32 +86,40 @@ func fanOut(b *testing.B, count int) {
 	licence := strings.Repeat("not-a-real-token", tokenSize/16)
 	copies := count * scaleClasses
 
-	// The bare loop, by a client like the service's.
-	config, err := clientcmd.BuildConfigFromFlags("", env.Cluster.Kubeconfig())
-	require.NoError(b, err)
-	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
-	bareClient, err := kubernetes.NewForConfig(config)
-	require.NoError(b, err)
-	bare := parallel(b, copies, func(i int) error {
-		_, err := bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bare-%d", i%scaleClasses), Labels: map[string]string{"bare": "true"}},
-			Data:       map[string][]byte{gpu.LicenseTokenKey: []byte(licence)},
-		}, metav1.CreateOptions{})
-		return err
-	})
-	parallel(b, copies, func(i int) error {
-		return bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Delete(ctx, fmt.Sprintf("bare-%d", i%scaleClasses), metav1.DeleteOptions{})
-	})
-
 	names := make([]string, scaleClasses)
 	for i := range names {
 		names[i] = fmt.Sprintf("scale-%d", i)
 		source(b, names[i], licence)
 	}
+
+	// The bare loop makes the same copies by the same account, while the
+	// service does not run.
+	require.NoError(b, process.Stop(time.Minute))
+	kubeconfig, err := env.Cluster.KubeconfigFor(ctx, accountNamespace, accountName)
+	require.NoError(b, err)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	require.NoError(b, err)
+	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
+	bareClient, err := kubernetes.NewForConfig(config)
+	require.NoError(b, err)
+	bare := parallel(b, copies, func(i int) error {
+		class := names[i%scaleClasses]
+		_, err := bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: gpu.LicenseSecretName(class), Labels: map[string]string{gpu.LabelGPUClass: class}},
+			Data:       map[string][]byte{gpu.LicenseTokenKey: []byte(licence)},
+		}, metav1.CreateOptions{})
+		return err
+	})
+	parallel(b, copies, func(i int) error {
+		return bareClient.CoreV1().Secrets(namespaces[i/scaleClasses]).Delete(ctx, gpu.LicenseSecretName(names[i%scaleClasses]), metav1.DeleteOptions{})
+	})
+	require.NoError(b, process.Start())
+	require.NoError(b, env.Cluster.WaitReady(ctx, process))
+
 	log := audit(b)
 	wait := func(verb string, n int) {
 		b.Helper()
-		require.Eventually(b, func() bool { return len(secretWrites(b, log, verb)) >= n }, 10*time.Minute, 50*time.Millisecond, "%s", verb)
+		require.Eventually(b, func() bool { return len(secretWrites(b, log, verb)) >= n }, 10*time.Minute, 100*time.Millisecond, "%s", verb)
 	}
 	start := time.Now()
 	for _, name := range names {

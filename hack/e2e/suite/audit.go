@@ -24,7 +24,8 @@ type Write struct {
 // Audit reads the API server's audit log from the moment it was made.
 type Audit struct {
 	path, user string
-	offset     int64
+	offset     int64 // of what has not been read yet
+	writes     []Write
 }
 
 // NewAudit returns a reader of what the user writes from now on.
@@ -43,12 +44,12 @@ func (a *Audit) Writes(t testing.TB) []Write {
 	defer file.Close()
 	_, err = file.Seek(a.offset, io.SeekStart)
 	require.NoError(t, err)
-	var writes []Write
 	for reader := bufio.NewReader(file); ; {
 		line, err := reader.ReadBytes('\n')
 		if err != nil {
-			return writes // the last line may not be whole yet
+			return a.writes // the last line may not be whole yet
 		}
+		a.offset += int64(len(line))
 		var event struct {
 			Stage     string
 			Verb      string
@@ -68,20 +69,19 @@ func (a *Audit) Writes(t testing.TB) []Write {
 		if ref.Subresource != "" {
 			ref.Resource += "/" + ref.Subresource
 		}
-		writes = append(writes, Write{event.Verb, ref.Resource, ref.Namespace, ref.Name, event.ResponseStatus.Code})
+		a.writes = append(a.writes, Write{event.Verb, ref.Resource, ref.Namespace, ref.Name, event.ResponseStatus.Code})
 	}
 }
 
 // Settled returns the user's writes once there were none for a second.
 func (a *Audit) Settled(t testing.TB) []Write {
 	t.Helper()
-	writes, last := a.Writes(t), time.Now()
+	known, last := len(a.Writes(t)), time.Now()
 	require.Eventually(t, func() bool {
-		now := a.Writes(t)
-		if len(now) != len(writes) {
-			writes, last = now, time.Now()
+		if now := len(a.Writes(t)); now != known {
+			known, last = now, time.Now()
 		}
 		return time.Since(last) > time.Second
 	}, time.Minute, 100*time.Millisecond)
-	return writes
+	return a.writes
 }
