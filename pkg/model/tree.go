@@ -125,3 +125,14 @@ func (t *Tree) Roots(namespace, key string, inFlight Declarations) []string {
 		namespace = parent
 	}
 }
+
+// Declaring returns the namespaces whose tenants declare a budget.
+func (t *Tree) Declaring() []string {
+	var namespaces []string
+	for namespace, n := range t.nodes {
+		if len(n.declared) > 0 {
+			namespaces = append(namespaces, namespace)
+		}
+	}
+	return namespaces
+}

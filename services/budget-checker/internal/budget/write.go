@@ -18,8 +18,10 @@ type Resource string
 
 // The resources that use units, and the one that declares budgets.
 const (
-	VMInstances     Resource = "vminstances"
-	KubernetesNodes Resource = "kubernetesnodes"
+	VMInstances Resource = "vminstances"
+	// KubernetesNodes are the worker pools. Their kind is a plural already,
+	// and Cozystack forms the resource's name from it once more.
+	KubernetesNodes Resource = "kubernetesnodeses"
 	Tenants         Resource = "tenants"
 )
 
