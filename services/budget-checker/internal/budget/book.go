@@ -116,6 +116,17 @@ func (b *Book) Remove(budget *v1alpha1.GPUBudget) {
 	b.mu.Unlock()
 }
 
+// Retain takes out all ledgers but those, by UID.
+func (b *Book) Retain(kept map[types.UID]bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for namespace, known := range b.shelf {
+		if !kept[known.budget.UID] {
+			delete(b.shelf, namespace)
+		}
+	}
+}
+
 func (b *Book) forget(namespace string) {
 	b.mu.Lock()
 	delete(b.shelf, namespace)

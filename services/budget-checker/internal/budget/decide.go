@@ -193,11 +193,11 @@ func (p *pass) decideUse(w Write) (outcome, error) {
 				continue
 			}
 			d.drop(w.UID) // it may be there from an earlier try
-			more := amount - d.counted(w.Key, quotaKey)
-			if more <= 0 || p.keeps(w, quotaKey) {
+			if amount <= p.before(w)[quotaKey] {
 				continue
 			}
 			raises = true
+			more := max(0, amount-d.counted(w.Key, quotaKey))
 			d.pending.Reserve(w.Key.Namespace, quotaKey, more)
 			pool := d.pool(quotaKey)
 			d.pending.Reserve(w.Key.Namespace, quotaKey, -more)
@@ -247,15 +247,16 @@ func (p *pass) decideTenant(w Write) (outcome, error) {
 			}
 			d.drop(w.UID)
 			p.share(w, own, quotaKey, ownDraft, d)
-			if !declared || amount <= p.carved(d, own, quotaKey) || p.keeps(w, quotaKey) {
+			if !declared || amount <= p.before(w)[quotaKey] {
 				continue
 			}
 			raises = true
-			d.pending.Assume(own, quotaKey, amount)
+			share := max(amount, d.carved(own, quotaKey))
+			d.pending.Assume(own, quotaKey, share)
 			pool := d.pool(quotaKey)
 			d.pending.Forget(own, quotaKey)
 			if pool.Limited && pool.Left() < 0 {
-				pool.Reserved -= amount
+				pool.Reserved -= share
 				o.refuse(exceeded(w, quotaKey, amount, amount, root, pool))
 			}
 		}
@@ -284,30 +285,32 @@ func (p *pass) share(w Write, own, quotaKey string, ownDraft, above *draft) {
 			}
 		}
 	}
-	if !declared {
-		for _, hold := range ownDraft.holds {
+	for _, hold := range ownDraft.holds {
+		if !declared || holdKey(hold) == w.Key {
 			above.add(hold)
 		}
 	}
 }
 
-// carved returns what the tenant may already take out of the pool for itself.
-func (p *pass) carved(d *draft, own, quotaKey string) int64 {
-	amount := p.view.tree.Declared(own)[quotaKey]
+// carved returns the most that the tenant may already take out of the pool for
+// itself.
+func (d *draft) carved(own, quotaKey string) int64 {
+	amount := d.view.tree.Declared(own)[quotaKey]
 	for _, budget := range d.pending.Declarations(own) {
 		amount = max(amount, budget[quotaKey])
 	}
 	return amount
 }
 
-// keeps reports whether the API server shows a stored object that has as much
-// already. That is believed unless this replica has seen a newer object.
-func (p *pass) keeps(w Write, quotaKey string) bool {
-	if w.New[quotaKey] > w.Old[quotaKey] {
-		return false
-	}
+// before returns what the object amounts to before the write: nothing if it is
+// created, or else what the API server shows, unless this replica has seen a
+// newer object. A write that raises none of it passes, also over budget.
+func (p *pass) before(w Write) model.Amounts {
 	seen, ok := p.view.objects[w.Key]
-	return !ok || parseVersion(seen.Version) <= parseVersion(w.OldVersion)
+	if w.Old != nil && ok && parseVersion(seen.Version) > parseVersion(w.OldVersion) {
+		return seen.Amounts
+	}
+	return w.Old
 }
 
 func (o *outcome) refuse(fault Fault) {

@@ -38,13 +38,7 @@ type draft struct {
 // expired. The view must have seen what the ledger reflects.
 func newDraft(namespace string, base *ledger, view *View, now time.Time) *draft {
 	status := base.budget.Status
-	d := &draft{namespace: namespace, base: base, view: view, barrier: status.Barrier, observed: map[string]string{}}
-	d.holds = slices.DeleteFunc(slices.Clone(status.Holds), func(hold v1alpha1.GPUBudgetHold) bool {
-		return base.expired(hold.UID, now)
-	})
-	if base.expired(d.barrier, now) {
-		d.barrier = ""
-	}
+	d := &draft{namespace: namespace, base: base, view: view, holds: slices.Clone(status.Holds), barrier: status.Barrier, observed: map[string]string{}}
 	for resource, progress := range view.seen {
 		observed := parseVersion(status.Observed[string(resource)])
 		for _, transition := range view.since(resource, observed) {
@@ -60,6 +54,13 @@ func newDraft(namespace string, base *ledger, view *View, now time.Time) *draft 
 		if version := max(observed, progress.changed); version > 0 {
 			d.observed[string(resource)] = strconv.FormatUint(version, 10)
 		}
+	}
+	// Only now: what is seen at last must not be taken for a later write.
+	d.holds = slices.DeleteFunc(d.holds, func(hold v1alpha1.GPUBudgetHold) bool {
+		return base.expired(hold.UID, now)
+	})
+	if base.expired(d.barrier, now) {
+		d.barrier = ""
 	}
 	d.recount()
 	return d

@@ -47,6 +47,11 @@ type progress struct {
 	transitions []transition
 }
 
+// transitionLifetime is how long an event can show a write. Ledgers are brought
+// up to date within seconds; what is left after that time might be taken for
+// another write, since the one that it shows may have been given up.
+const transitionLifetime = 30 * time.Second
+
 // transition is an event that shows a write: the object came to have the
 // amounts, which it had not before. Any other event shows none, since it
 // may have been a write of something else, such as a status.
@@ -143,7 +148,7 @@ func (v *View) set(key Key, object Stored) {
 	p := v.seen[key.Resource]
 	if p.listed && !object.Terminating && !maps.Equal(before, object.Amounts) {
 		old := 0
-		for old < len(p.transitions) && v.now().Sub(p.transitions[old].at) > 2*holdLifetime {
+		for old < len(p.transitions) && v.now().Sub(p.transitions[old].at) > transitionLifetime {
 			old++
 		}
 		p.transitions = append(p.transitions[old:], transition{key, object.Amounts, parseVersion(object.Version), v.now()})
@@ -165,9 +170,9 @@ func (v *View) count(key Key, before, after model.Amounts) {
 
 // since returns the transitions of the resource after the version.
 func (v *View) since(resource Resource, version uint64) []transition {
-	list := v.seen[resource].transitions
+	list, now := v.seen[resource].transitions, v.now()
 	first := len(list)
-	for first > 0 && list[first-1].version > version {
+	for first > 0 && list[first-1].version > version && now.Sub(list[first-1].at) <= transitionLifetime {
 		first--
 	}
 	return list[first:]

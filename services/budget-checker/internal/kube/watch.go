@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"cozystack.io/gpu/pkg/gpu"
+	"cozystack.io/gpu/pkg/model"
+	"cozystack.io/gpu/pkg/model/v1alpha1"
+	"cozystack.io/gpu/services/budget-checker/internal/budget"
+)
+
+// Watch has the view follow what is counted until ctx ends. What a stored
+// object amounts to is found by the function.
+func (c *Clients) Watch(ctx context.Context, view *budget.View, amounts func(budget.Resource, json.RawMessage) model.Amounts) {
+	for _, resource := range counted {
+		follow(ctx, c.apps, string(resource), "", &object{}, feed{view, resource, amounts})
+	}
+}
+
+// Watch has the book follow the ledgers until ctx ends.
+func (l *Ledgers) Watch(ctx context.Context, book *budget.Book) error {
+	marks, err := l.readMarks(ctx)
+	if err != nil {
+		return err
+	}
+	l.remember(marks)
+	follow(ctx, l.clients.gpu, gpuBudgets, "", &v1alpha1.GPUBudget{}, ledgerFeed{l, book})
+	return nil
+}
+
+func follow(ctx context.Context, client rest.Interface, resource, labels string, example any, store cache.ReflectorStore) {
+	listWatch := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = labels })
+	reflector := cache.NewReflectorWithOptions(listWatch, example, store, cache.ReflectorOptions{Name: resource})
+	go reflector.RunWithContext(ctx)
+}
+
+// Hints are caches of what warnings are about. No decision rests on them.
+type Hints struct {
+	classes, entitled cache.Store
+}
+
+// Hints returns the caches, which are followed until ctx ends.
+func (c *Clients) Hints(ctx context.Context) *Hints {
+	h := &Hints{classes: cache.NewStore(cache.MetaNamespaceKeyFunc), entitled: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	follow(ctx, c.gpu, "gpuclasses", "", &v1alpha1.GPUClass{}, h.classes)
+	follow(ctx, c.core, "namespaces", gpu.LabelNamespaceVGPU+"="+gpu.LabelValueTrue, &corev1.Namespace{}, h.entitled)
+	return h
+}
+
+// Class returns the GPUClass of that name.
+func (h *Hints) Class(name string) (*v1alpha1.GPUClass, bool) {
+	class, found, err := h.classes.GetByKey(name)
+	if !found || err != nil {
+		return nil, false
+	}
+	return class.(*v1alpha1.GPUClass), true
+}
+
+// Entitled reports whether the namespace is entitled to vGPU classes.
+func (h *Hints) Entitled(namespace string) bool {
+	_, found, err := h.entitled.GetByKey(namespace)
+	return found && err == nil
+}
