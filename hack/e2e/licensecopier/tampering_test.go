@@ -110,6 +110,20 @@ func TestACopyThatIsTamperedWithIsPutRight(t *testing.T) {
 	}
 }
 
+func TestTheEndOfACopyThatAFinalizerHoldsIsAwaited(t *testing.T) {
+	source(t, "finalized", token)
+	class(t, "finalized", "finalized")
+	namespace := env.Namespace(t, entitled)
+	name := copied(t, namespace, "finalized", token).Name
+	log := audit(t)
+	patchSecret(t, namespace, name, `{"immutable":true,"metadata":{"finalizers":["example.com/keep"]}}`)
+	require.Eventually(t, func() bool { return verbs(t, log, namespace) == "delete" }, pollTimeout, pollInterval)
+	assert.Never(t, func() bool { return verbs(t, log, namespace) != "delete" }, 5*time.Second, time.Second, "its name is not free")
+	patchSecret(t, namespace, name, `{"metadata":{"finalizers":null}}`)
+	copied(t, namespace, "finalized", token)
+	assert.Equal(t, "delete create", verbs(t, log, namespace))
+}
+
 func TestOthersLabelsAndAnnotationsOnACopyStay(t *testing.T) {
 	source(t, "decorated", token)
 	class(t, "decorated", "decorated")

@@ -29,6 +29,12 @@ type record struct {
 	at      time.Time
 }
 
+// hides reports whether we deleted the copy and the cache does not know yet.
+// One that a finalizer holds is there until it is gone.
+func (r record) hides(c *plan.Copy) bool {
+	return r.copied == nil && r.deleted == c.UID && c.DeletionTimestamp == nil
+}
+
 func newWritten() *written { return &written{records: map[string]map[string]record{}} }
 
 // put notes that we created or updated the copy.
@@ -57,7 +63,7 @@ func (w *written) seen(c *plan.Copy) (own bool) {
 		return false
 	case r.copied != nil && older(c.ResourceVersion, r.copied.ResourceVersion):
 		return false // from before our write, whose event is to come
-	case r.copied == nil && c.UID == r.deleted:
+	case r.hides(c):
 		return false
 	}
 	w.drop(c.Namespace, c.Name)
@@ -96,7 +102,7 @@ func (w *written) overlay(namespace string, cached []*plan.Copy) []*plan.Copy {
 	for _, c := range cached {
 		r, found := records[c.Name]
 		switch {
-		case found && r.copied == nil && r.deleted == c.UID:
+		case found && r.hides(c):
 			continue
 		case found && r.copied != nil && !older(c.ResourceVersion, r.copied.ResourceVersion):
 			newer[c.Name] = true

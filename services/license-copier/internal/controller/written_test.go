@@ -51,6 +51,17 @@ func TestADeletedCopyIsGoneBeforeItsEvent(t *testing.T) {
 	assert.Equal(t, list(deleted), w.overlay("a", list(deleted)), "from now on the cache counts")
 }
 
+func TestADeletedCopyThatAFinalizerHoldsIsSeen(t *testing.T) {
+	w, deleted, held := newWritten(), secret("1", "9"), secret("1", "10")
+	now := metav1.Now()
+	held.DeletionTimestamp = &now
+	w.deleted(deleted)
+	assert.Empty(t, w.overlay("a", list(deleted)))
+	assert.Equal(t, list(held), w.overlay("a", list(held)), "it has the name until it is gone")
+	assert.False(t, w.seen(held))
+	assert.Empty(t, w.records, "nothing is awaited any more")
+}
+
 func TestTheEventOfAnEarlierDeletionHidesNoCreation(t *testing.T) {
 	w, created := newWritten(), secret("2", "11")
 	w.put(created)
