@@ -205,6 +205,23 @@ func TestTheLicenceNamespaceCanBeEntitledItself(t *testing.T) {
 	assert.Equal(t, "create delete", verbs(t, log, gpu.LicenseSecretNamespace))
 }
 
+// A backup may bring the label along, and be restored before its classes.
+func TestASourceWithTheLabelOutlivesItsClass(t *testing.T) {
+	log := audit(t)
+	restored := put(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-license-restored", Labels: map[string]string{gpu.LabelGPUClass: "restored"}},
+		Data:       map[string][]byte{gpu.LicenseTokenKey: []byte(token)},
+	})
+	assert.Empty(t, verbs(t, log, gpu.LicenseSecretNamespace), "before its class")
+	namespace := env.Namespace(t, entitled)
+	object := class(t, "restored", restored.Name)
+	copied(t, namespace, "restored", token)
+	env.Delete(t, suite.GPUClasses, object)
+	gone(t, namespace, "restored")
+	assert.Empty(t, verbs(t, log, gpu.LicenseSecretNamespace), "after its class")
+	assert.Equal(t, restored.ResourceVersion, secret(t, gpu.LicenseSecretNamespace, "restored").ResourceVersion)
+}
+
 func TestClassNamesMayBeAsShortAndLongAsTheSchemaAllows(t *testing.T) {
 	source(t, "names", token)
 	namespace := env.Namespace(t, entitled)

@@ -82,7 +82,7 @@ func (c *Controller) findBlocked(ctx context.Context, class *v1alpha1.GPUClass, 
 			actual = append(actual, copied)
 		}
 	}
-	steps := plan.Diff(wanted, actual, plan.Protected(classes, c.sources))
+	steps := plan.Diff(wanted, actual, plan.Protected(classes, actual, c.sources))
 	probed, err := c.probe(ctx, class.Name, steps)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func (c *Controller) reconcileNamespace(ctx context.Context, name string) error 
 		return err
 	}
 	classes := c.listClasses()
-	steps := plan.Diff(plan.Desired(classes, namespaces, c.sources), copies, plan.Protected(classes, c.sources))
+	steps := plan.Diff(plan.Desired(classes, namespaces, c.sources), copies, plan.Protected(classes, copies, c.sources))
 	if err := c.block(ctx, steps, since); err != nil {
 		return err
 	}

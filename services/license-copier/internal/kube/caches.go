@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,6 +125,9 @@ func newCopy(secret *corev1.Secret) *plan.Copy {
 		Type:       secret.Type,
 		Immutable:  secret.Immutable != nil && *secret.Immutable,
 		Digest:     plan.NewDigest(secret.Data),
+		Ours: slices.ContainsFunc(secret.ManagedFields, func(fields metav1.ManagedFieldsEntry) bool {
+			return fields.Manager == fieldManager
+		}),
 	}
 }
 

@@ -17,6 +17,9 @@ import (
 	"cozystack.io/gpu/services/license-copier/internal/plan"
 )
 
+// fieldManager is by what the API server notes that we wrote a Secret.
+const fieldManager = "license-copier"
+
 // Foreign returns the namespaces that hold a Secret of that name without
 // LabelGPUClass. It asks the API server, for metadata only.
 func (c *Clients) Foreign(ctx context.Context, name string) (sets.Set[string], error) {
@@ -40,7 +43,7 @@ func (c *Clients) Create(ctx context.Context, key plan.Key, class string, source
 		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Labels: map[string]string{gpu.LabelGPUClass: class}},
 		Type:       corev1.SecretTypeOpaque,
 		Data:       source.Data,
-	}, metav1.CreateOptions{})
+	}, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
 		return nil, fmt.Errorf("create secret %s: %w", key, err)
 	}
@@ -65,7 +68,7 @@ func (c *Clients) Update(ctx context.Context, have *plan.Copy, class string, sou
 	if err != nil {
 		return nil, fmt.Errorf("encode the update of secret %s/%s: %w", have.Namespace, have.Name, err)
 	}
-	updated, err := c.secrets.Secrets(have.Namespace).Patch(ctx, have.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+	updated, err := c.secrets.Secrets(have.Namespace).Patch(ctx, have.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return nil, fmt.Errorf("update secret %s/%s: %w", have.Namespace, have.Name, err)
 	}

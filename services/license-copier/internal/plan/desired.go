@@ -46,13 +46,20 @@ func Desired(classes []*v1alpha1.GPUClass, namespaces []Namespace, sources Sourc
 	return wanted
 }
 
-// Protected returns the Secrets that any of the classes names as its source.
-// They are the hoster's, whatever their name and labels.
-func Protected(classes []*v1alpha1.GPUClass, sources Sources) sets.Set[Key] {
+// Protected returns the Secrets that are the hoster's, whatever their name and
+// labels: those that any of the classes names as its source, and of the actual
+// copies those in the licence namespace that this service did not write. Such a
+// one may be the source of a class that is to come, or to come back.
+func Protected(classes []*v1alpha1.GPUClass, actual []*Copy, sources Sources) sets.Set[Key] {
 	protected := sets.New[Key]()
 	for _, class := range classes {
 		if license := class.Spec.License; license != nil {
 			protected.Insert(Key{Namespace: sources.Namespace, Name: license.SecretName})
+		}
+	}
+	for _, c := range actual {
+		if c.Namespace == sources.Namespace && !c.Ours {
+			protected.Insert(Key{Namespace: c.Namespace, Name: c.Name})
 		}
 	}
 	return protected

@@ -52,6 +52,8 @@ type Copy struct {
 	Type      corev1.SecretType
 	Immutable bool
 	Digest    Digest
+	// Ours tells that this service wrote it.
+	Ours bool
 }
 
 // Class returns the class that the copy's label names.

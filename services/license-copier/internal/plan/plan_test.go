@@ -54,6 +54,7 @@ func copyOf(namespace, class string, source *Source) *Copy {
 		},
 		Type:   corev1.SecretTypeOpaque,
 		Digest: source.Digest,
+		Ours:   true,
 	}
 }
 
@@ -149,7 +150,7 @@ func TestDiff(t *testing.T) {
 			if tc.have != nil {
 				actual = append(actual, tc.have)
 			}
-			steps := Diff(Desired(tc.classes, []Namespace{{Name: "a"}}, tc.sources), actual, Protected(tc.classes, tc.sources))
+			steps := Diff(Desired(tc.classes, []Namespace{{Name: "a"}}, tc.sources), actual, Protected(tc.classes, actual, tc.sources))
 			verbs := make([]Verb, len(steps))
 			for i, step := range steps {
 				verbs[i] = step.Verb
@@ -168,14 +169,42 @@ func TestASourceIsNeverWritten(t *testing.T) {
 	all := sources(source("token", "x"), source("gpu-license-a", "y"))
 	labelled := copyOf(hoster, "a", source("", "y"))
 	for _, actual := range [][]*Copy{nil, {labelled}} {
-		steps := Diff(Desired(classes, []Namespace{{Name: hoster}}, all), actual, Protected(classes, all))
+		steps := Diff(Desired(classes, []Namespace{{Name: hoster}}, all), actual, Protected(classes, actual, all))
 		require.Len(t, steps, 2)
 		assert.Equal(t, Blocked, steps[0].Verb)
 		assert.Equal(t, "gpu-license-b", steps[1].Name)
 		assert.Equal(t, Create, steps[1].Verb)
 	}
 	// Nor is one deleted where no copy is wanted.
-	assert.Empty(t, Diff(nil, []*Copy{labelled}, Protected(classes, all)))
+	assert.Empty(t, Diff(nil, []*Copy{labelled}, Protected(classes, []*Copy{labelled}, all)))
+}
+
+func TestALabelledSecretBesideTheSourcesThatWeDidNotWriteIsTheHosters(t *testing.T) {
+	all := sources(source("token", "x"))
+	classes := []*v1alpha1.GPUClass{class("a", "token")} // none names the labelled Secret
+	theirs := func(namespace string) *Copy {
+		return with(copyOf(namespace, "a", source("", "y")), func(c *Copy) { c.Ours = false })
+	}
+	for name, tc := range map[string]struct {
+		have   *Copy
+		wanted []Namespace
+		want   []Step
+	}{
+		"it does not go":                       {theirs(hoster), nil, []Step{}},
+		"it is not written":                    {theirs(hoster), []Namespace{{Name: hoster}}, []Step{{Verb: Blocked}}},
+		"a copy of ours goes":                  {copyOf(hoster, "a", source("", "y")), nil, []Step{{Verb: Delete}}},
+		"a copy of ours is written":            {copyOf(hoster, "a", source("", "y")), []Namespace{{Name: hoster}}, []Step{{Verb: Update}}},
+		"in other namespaces the label is all": {theirs("x"), nil, []Step{{Verb: Delete}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			actual := []*Copy{tc.have}
+			steps := Diff(Desired(classes, tc.wanted, all), actual, Protected(classes, actual, all))
+			require.Len(t, steps, len(tc.want))
+			for i, step := range steps {
+				assert.Equal(t, tc.want[i].Verb, step.Verb)
+			}
+		})
+	}
 }
 
 func TestBlockStopsCreatesOnly(t *testing.T) {
