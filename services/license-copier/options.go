@@ -86,8 +86,11 @@ func (o options) validate(arguments []string) error {
 	if o.workers < 1 {
 		return fmt.Errorf("invalid value %d for flag --workers: must be above 0", o.workers)
 	}
-	if o.qps <= 0 || o.burst <= 0 {
-		return fmt.Errorf("flags --kube-api-qps and --kube-api-burst must be above 0, got %v and %d", o.qps, o.burst)
+	if !(o.qps >= 1 && o.qps <= 1e6) || o.burst < 1 {
+		return fmt.Errorf("flags --kube-api-qps (up to 1e6) and --kube-api-burst must be at least 1, got %v and %d", o.qps, o.burst)
+	}
+	if o.logLevel > zapcore.ErrorLevel {
+		return fmt.Errorf("invalid value %q for flag --log-level: want debug, info, warn or error", o.logLevel)
 	}
 	return nil
 }

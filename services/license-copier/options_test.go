@@ -45,8 +45,12 @@ func TestWrongValuesNameTheFlagInOneLine(t *testing.T) {
 		"--metrics-addr=x":           "--metrics-addr",
 		"--health-addr=":             "--health-addr",
 		"--kube-api-qps=0":           "--kube-api-qps",
+		"--kube-api-qps=1e-300":      "--kube-api-qps",
+		"--kube-api-qps=NaN":         "--kube-api-qps",
+		"--kube-api-qps=Inf":         "--kube-api-qps",
 		"--kube-api-burst=-1":        "--kube-api-burst",
 		"--log-level=loud":           "-log-level",
+		"--log-level=fatal":          "--log-level",
 		"--no-such-flag":             "-no-such-flag",
 		"serve":                      `"serve"`,
 	} {

@@ -40,13 +40,16 @@ func Run(ctx context.Context, config Config, metrics prometheus.Gatherer, log *z
 		fmt.Fprintln(w, "ok")
 	})
 	failed := errors.New("a listener failed")
-	for addr, mux := range map[string]http.Handler{config.MetricsAddr: metricsMux, config.HealthAddr: healthMux} {
-		listener, err := net.Listen("tcp", addr)
+	for _, endpoint := range []struct {
+		addr string
+		mux  http.Handler
+	}{{config.MetricsAddr, metricsMux}, {config.HealthAddr, healthMux}} {
+		listener, err := net.Listen("tcp", endpoint.addr)
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
 		server := &http.Server{
-			Handler:           mux,
+			Handler:           endpoint.mux,
 			ReadHeaderTimeout: 10 * time.Second,
 			ReadTimeout:       30 * time.Second,
 			WriteTimeout:      60 * time.Second,
@@ -56,7 +59,7 @@ func Run(ctx context.Context, config Config, metrics prometheus.Gatherer, log *z
 		defer server.Close()
 		go func() {
 			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-				stop(fmt.Errorf("%w: serve on %s: %w", failed, addr, err))
+				stop(fmt.Errorf("%w: serve on %s: %w", failed, endpoint.addr, err))
 			}
 		}()
 	}
