@@ -21,6 +21,8 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+	// releaseTimeout bounds the release: a lease that is not released expires.
+	releaseTimeout = 5 * time.Second
 )
 
 // Lead runs work while this process holds the lease, and returns when work
@@ -37,17 +39,20 @@ func Lead(ctx context.Context, leases coordinationv1.LeasesGetter, namespace, na
 	defer endElection()
 
 	started, finished := make(chan struct{}), make(chan error, 1)
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Client:     leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name: name,
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Client:     leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
-		LeaseDuration:   leaseDuration,
-		RenewDeadline:   renewDeadline,
-		RetryPeriod:     retryPeriod,
-		ReleaseOnCancel: true,
+		Name:          name,
+		Lock:          lock,
+		LeaseDuration: leaseDuration,
+		RenewDeadline: renewDeadline,
+		RetryPeriod:   retryPeriod,
+		// The elector would try to release a lost lease, too, and tell work to
+		// end only afterwards: too late, if the API server does not answer.
+		ReleaseOnCancel: false,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				close(started)
@@ -86,8 +91,31 @@ func Lead(ctx context.Context, leases coordinationv1.LeasesGetter, namespace, na
 	}
 	select {
 	case err := <-finished:
+		if err == nil && ctx.Err() == nil {
+			break // work was quick to end once the lease was lost
+		}
+		if err := release(context.WithoutCancel(ctx), lock); err != nil {
+			log.Warn("the lease will expire instead", zap.Error(err))
+		}
 		return err
 	default:
-		return errors.New("lost the leader election's lease")
 	}
+	return errors.New("lost the leader election's lease")
+}
+
+// release lets another lead at once.
+func release(ctx context.Context, lock *resourcelock.LeaseLock) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	record, _, err := lock.Get(ctx)
+	if err == nil && record.HolderIdentity == lock.Identity() {
+		now := metav1.Now()
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("release the leader election's lease: %w", err)
+	}
+	return nil
 }
