@@ -223,10 +223,10 @@ func TestASourceWithTheLabelOutlivesItsClass(t *testing.T) {
 }
 
 func TestClassNamesMayBeAsShortAndLongAsTheSchemaAllows(t *testing.T) {
-	source(t, "names", token)
+	secret := source(t, strings.Repeat("s", 253), token).Name // longer than a label's value
 	namespace := env.Namespace(t, entitled)
 	for _, name := range []string{"a", strings.Repeat("x", 57)} {
-		class(t, name, "names")
+		class(t, name, secret)
 		copied(t, namespace, name, token)
 	}
 }

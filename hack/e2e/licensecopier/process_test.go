@@ -4,6 +4,7 @@ package licensecopier
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -236,7 +237,7 @@ func TestNothingIsMissedWhileAWatchIsDown(t *testing.T) {
 	own := service.Replicas[0].Process
 	require.NoError(t, own.Stop(time.Minute))
 	t.Cleanup(func() { require.NoError(t, env.Cluster.Restart(withoutCancel(t), own)) })
-	spawn(t, "license-copier-proxied", proxied, "--leader-elect=false")
+	process, _ := spawn(t, "license-copier-proxied", proxied, "--leader-elect=false", "--log-level=debug")
 
 	source(t, "dropped", token)
 	class(t, "dropped", "dropped")
@@ -263,6 +264,10 @@ func TestNothingIsMissedWhileAWatchIsDown(t *testing.T) {
 		assert.Equal(t, want, verbs(t, log, namespace))
 	}
 	assert.Equal(t, taken.ResourceVersion, secret(t, stolen, "dropped").ResourceVersion)
+	for _, content := range []string{token, "edited-fake-token"} {
+		assert.NotContains(t, logOf(t, process), content, "at the level that says most")
+		assert.NotContains(t, logOf(t, process), base64.StdEncoding.EncodeToString([]byte(content)))
+	}
 }
 
 func TestTwoReplicasWriteOnce(t *testing.T) {
