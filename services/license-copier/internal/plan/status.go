@@ -100,7 +100,7 @@ func licence(class *v1alpha1.GPUClass, facts Facts) metav1.Condition {
 	case !source.HasToken():
 		return condition(metav1.ConditionTrue, ReasonTokenMissing, "Secret %s has no value under %s; %s", full, gpu.LicenseTokenKey, kept)
 	case len(facts.Blocked) > 0:
-		return condition(metav1.ConditionFalse, ReasonCopiesBlocked, "a Secret %s that is no copy stands in the way in %s; delete it, and the copy follows",
+		return condition(metav1.ConditionFalse, ReasonCopiesBlocked, "a Secret %s that is no copy stands in the way in %s; the copy follows once it is gone",
 			gpu.LicenseSecretName(class.Name), list(facts.Blocked))
 	default:
 		return condition(metav1.ConditionFalse, ReasonSecretFound, "Secret %s holds a token", full)
