@@ -30,7 +30,7 @@ const (
 	accountNamespace = "cozy-gpu"
 	accountName      = "license-copier"
 	account          = "system:serviceaccount:" + accountNamespace + ":" + accountName
-	pollTimeout      = 30 * time.Second
+	pollTimeout      = time.Minute // a killed leader's lease alone takes a quarter
 	pollInterval     = 25 * time.Millisecond
 	token            = "not-a-real-token"
 )

@@ -154,10 +154,12 @@ func TestWritesAreLoggedAndCountedWithoutContent(t *testing.T) {
 	class(t, "logged", "logged")
 	namespace := env.Namespace(t, entitled)
 	copied(t, namespace, "logged", token)
-	assert.Positive(t, metric(t, `gpu_license_copier_writes_total{result="success",verb="create"}`))
 	require.Eventually(t, func() bool {
-		return metric(t, `gpu_license_copier_copies_wanted{class="logged"}`) == metric(t, `gpu_license_copier_copies_present{class="logged"}`)
+		wanted, found := scrape(t, `gpu_license_copier_copies_wanted{class="logged"}`)
+		present, _ := scrape(t, `gpu_license_copier_copies_present{class="logged"}`)
+		return found && wanted == present
 	}, pollTimeout, pollInterval)
+	assert.Positive(t, metric(t, `gpu_license_copier_writes_total{result="success",verb="create"}`))
 
 	raw, err := os.ReadFile(service.Replicas[0].Log)
 	require.NoError(t, err)

@@ -38,7 +38,10 @@ func TestASecretInTheWayIsReportedAndFollowedByTheCopy(t *testing.T) {
 	}, pollTimeout, pollInterval, "both namespaces are named")
 	assert.Equal(t, metav1.ConditionFalse, reason(t, "foreign", "CopiesBlocked").Status)
 	event(t, "foreign", "CopiesBlocked")
-	assert.Equal(t, 2.0, metric(t, `gpu_license_copier_copies_blocked{class="foreign"}`))
+	require.Eventually(t, func() bool {
+		blocked, _ := scrape(t, `gpu_license_copier_copies_blocked{class="foreign"}`)
+		return blocked == 2
+	}, pollTimeout, pollInterval)
 	assert.Positive(t, metric(t, "gpu_license_copier_oldest_unmet_copy_age_seconds"))
 
 	// Over a probe and more: no write is tried.
