@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server holds what every GPU webhook has around its decision: a TLS
+// listener for reviews, plain ones for metrics and health, and an orderly end.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+)
+
+// Path is where reviews are answered.
+const Path = "/validate"
+
+// shutdownTimeout bounds how long requests in flight may take once no new
+// ones are accepted. It exceeds the longest timeout the API server grants.
+const shutdownTimeout = 31 * time.Second
+
+// Config holds the server's addresses, as host:port, and files.
+type Config struct {
+	Addr, MetricsAddr, HealthAddr string
+	CertFile, KeyFile             string
+	// ShutdownDelay is how long reviews are still accepted after the server
+	// was told to end and reports that it is not ready: until then the API
+	// server may not have heard of it.
+	ShutdownDelay time.Duration
+}
+
+// Metrics returns the package's collectors.
+func Metrics() []prometheus.Collector {
+	return []prometheus.Collector{reviews, refusals, panics, certificateExpiry}
+}
+
+// Run serves until ctx ends, then finishes the requests in flight. It reports
+// that it is not ready for as long as ready says so, too; ready may be called at
+// any time. It returns an error if it could not serve or finish.
+func Run(ctx context.Context, config Config, admitter Admitter, ready func() bool, metrics prometheus.Gatherer, log *zap.Logger) error {
+	cert, err := newCertificate(config.CertFile, config.KeyFile, log)
+	if err != nil {
+		return err
+	}
+	var serving atomic.Bool
+	reviewMux := http.NewServeMux()
+	reviewMux.Handle(Path, newReviewer(admitter, log))
+	metricsMux := http.NewServeMux()
+	metricsMux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	healthMux := http.NewServeMux()
+	healthMux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	healthMux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case !serving.Load():
+			http.Error(w, "shutting down or not started", http.StatusServiceUnavailable)
+		case !ready():
+			http.Error(w, "tenants and GPU budgets are not read yet", http.StatusServiceUnavailable)
+		default:
+			fmt.Fprintln(w, "ok")
+		}
+	})
+
+	failed := make(chan error, 3)
+	serve := func(addr string, handler http.Handler, tlsConfig *tls.Config) (*http.Server, error) {
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		server := &http.Server{
+			Handler:           handler,
+			TLSConfig:         tlsConfig,
+			ReadHeaderTimeout: 10 * time.Second,
+			ReadTimeout:       30 * time.Second,
+			WriteTimeout:      60 * time.Second,
+			IdleTimeout:       120 * time.Second,
+			ErrorLog:          zap.NewStdLog(log),
+		}
+		go func() {
+			var err error
+			if tlsConfig != nil {
+				err = server.ServeTLS(listener, "", "")
+			} else {
+				err = server.Serve(listener)
+			}
+			if !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("serve on %s: %w", addr, err)
+			}
+		}()
+		return server, nil
+	}
+	health, err := serve(config.HealthAddr, healthMux, nil)
+	if err != nil {
+		return err
+	}
+	defer health.Close()
+	scrape, err := serve(config.MetricsAddr, metricsMux, nil)
+	if err != nil {
+		return err
+	}
+	defer scrape.Close()
+	webhook, err := serve(config.Addr, reviewMux, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get})
+	if err != nil {
+		return err
+	}
+	defer webhook.Close()
+	serving.Store(true)
+	log.Info("serving", zap.String("addr", config.Addr))
+
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	serving.Store(false)
+	log.Info("shutting down", zap.Duration("delay", config.ShutdownDelay))
+	time.Sleep(config.ShutdownDelay)
+	finish, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := webhook.Shutdown(finish); err != nil {
+		return fmt.Errorf("finish requests in flight: %w", err)
+	}
+	return nil
+}
