@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zapcore"
+)
+
+func TestDefaultsAreValid(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "")
+	o, err := parseOptions(nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, zapcore.InfoLevel, o.logLevel)
+	assert.Equal(t, ":8443", o.server.Addr)
+	assert.Equal(t, "cozy-gpu", o.ledgerNamespace)
+}
+
+func TestLedgersAreCountedInThePodsNamespaceUnlessTheFlagSaysOtherwise(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "gpu-services")
+	o, err := parseOptions(nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "gpu-services", o.ledgerNamespace)
+	o, err = parseOptions([]string{"--ledger-namespace=elsewhere"}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "elsewhere", o.ledgerNamespace)
+}
+
+func TestHelpListsEveryFlag(t *testing.T) {
+	var out strings.Builder
+	_, err := parseOptions([]string{"--help"}, &out)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	for _, name := range []string{
+		"addr", "metrics-addr", "health-addr", "tls-cert-file", "tls-private-key-file", "shutdown-delay",
+		"kubeconfig", "ledger-namespace", "kube-api-qps", "kube-api-burst", "log-level",
+	} {
+		assert.Contains(t, out.String(), "-"+name)
+	}
+}
+
+func TestWrongValuesNameTheFlagInOneLine(t *testing.T) {
+	for args, want := range map[string]string{
+		"--addr=8443":             "--addr",
+		"--metrics-addr=x":        "--metrics-addr",
+		"--health-addr=":          "--health-addr",
+		"--tls-cert-file=":        "--tls-cert-file",
+		"--tls-private-key-file=": "--tls-private-key-file",
+		"--shutdown-delay=-1s":    "--shutdown-delay",
+		"--shutdown-delay=1":      "-shutdown-delay",
+		"--kube-api-qps=0":        "--kube-api-qps",
+		"--kube-api-qps=NaN":      "--kube-api-qps",
+		"--kube-api-qps=Inf":      "--kube-api-qps",
+		"--log-level=fatal":       "--log-level",
+		"--shutdown-delay=999h":   "--shutdown-delay",
+		"--kube-api-burst=-1":     "--kube-api-burst",
+		"--log-level=loud":        "-log-level",
+		"--ledger-namespace=":     "--ledger-namespace",
+		"--ledger-namespace=a/b":  "--ledger-namespace",
+		"--no-such-flag":          "-no-such-flag",
+		"serve":                   `"serve"`,
+	} {
+		t.Run(args, func(t *testing.T) {
+			_, err := parseOptions([]string{args}, nil)
+			require.ErrorContains(t, err, want)
+			assert.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
