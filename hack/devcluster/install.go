@@ -9,22 +9,28 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // InstallCRDs installs KubeVirt's resource definitions, as the binary of the
-// module KubeVirt prints them, and those of the repository in root.
+// module KubeVirt prints them, stand-ins for Cozystack's kinds, and those of the
+// repository in root.
 func (c *Cluster) InstallCRDs(ctx context.Context, root, kubevirt string) error {
 	theirs, err := kubevirtObjects(ctx, kubevirt, "crds")
 	if err != nil {
 		return fmt.Errorf("install KubeVirt's CRDs: %w", err)
 	}
+	cozystack, err := fixture("cozystack.yaml")
+	if err != nil {
+		return err
+	}
 	ours, err := c.Kustomize(ctx, filepath.Join(root, "deploy", "crds"))
 	if err != nil {
 		return fmt.Errorf("install deploy/crds: %w", err)
 	}
-	if err := Apply(ctx, c.Config(), append(theirs, ours...)); err != nil {
+	if err := Apply(ctx, c.Config(), slices.Concat(theirs, cozystack, ours)); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
 	}
 	return nil
