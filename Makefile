@@ -35,7 +35,7 @@ test-unit: ## Unit tests
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 1 -timeout 30m ./kubevirt ./vmiwebhook
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 1 -timeout 30m ./kubevirt ./vmiwebhook ./matching
 
 .PHONY: test-copier
 test-copier: ## End-to-end tests of license-copier, which take four minutes
