@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package matching tests which writes depend on budget-checker: its manifests
-// are installed, and no replica of it runs.
+// Package matching tests budget-checker's manifests while no replica of it runs:
+// which writes depend on it, and who may read budgets.
 package matching
 
 import (
