@@ -7,7 +7,7 @@ export GOFLAGS := -trimpath -buildvcs=false
 export CGO_ENABLED := 0
 
 SHARED     := pkg/gpu pkg/model
-SERVICES   := services/vmi-webhook services/pod-webhook services/license-copier
+SERVICES   := services/vmi-webhook services/pod-webhook services/license-copier services/budget-checker
 DEVELOPING := hack/devcluster hack/e2e
 MODULES    := $(SHARED) $(SERVICES) $(DEVELOPING)
 

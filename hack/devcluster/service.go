@@ -19,6 +19,7 @@ const serviceTimeout = time.Minute
 // services names the services of this repository and what sets each apart.
 func services() map[string]serviceKind {
 	return map[string]serviceKind{
+		"budget-checker": {webhook: true},
 		"license-copier": {},
 		"pod-webhook":    {webhook: true},
 		"vmi-webhook":    {webhook: true},
