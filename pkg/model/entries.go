@@ -50,25 +50,42 @@ func ParseEntries(raw string) ([]Entry, error) {
 		return nil, errors.New(`must be a list such as [{"className":"l40s-24c","count":1}]`)
 	}
 	entries := make([]Entry, 0, len(items))
-	var faults []string
+	var found faults
 	for i, item := range items {
-		entry, fault := parseEntry(item)
-		if len(fault) > 0 {
-			for _, f := range fault {
-				faults = append(faults, fmt.Sprintf("[%d]%s", i, f))
-			}
-			continue
-		}
+		entry, faults := parseEntry(item)
+		found.add(i, faults)
 		entries = append(entries, entry)
 	}
-	if len(faults) > 0 {
-		text := strings.Join(faults[:min(len(faults), shownFaults)], "; ")
-		if more := len(faults) - shownFaults; more > 0 {
-			text += fmt.Sprintf("; and %d faults more", more)
-		}
-		return nil, errors.New(text)
+	if err := found.err(); err != nil {
+		return nil, err
 	}
 	return entries, nil
+}
+
+// faults are those of a list's items, the first of them in words.
+type faults struct {
+	shown []string
+	count int
+}
+
+func (f *faults) add(item int, faults []string) {
+	f.count += len(faults)
+	for _, fault := range faults {
+		if len(f.shown) < shownFaults {
+			f.shown = append(f.shown, fmt.Sprintf("[%d]%s", item, fault))
+		}
+	}
+}
+
+func (f *faults) err() error {
+	if f.count == 0 {
+		return nil
+	}
+	text := strings.Join(f.shown, "; ")
+	if more := f.count - len(f.shown); more > 0 {
+		text += fmt.Sprintf("; and %d faults more", more)
+	}
+	return errors.New(text)
 }
 
 // parseEntry returns the entry or its faults, each beginning with a path
