@@ -328,10 +328,10 @@ func (p *pass) finish(w Write, o outcome, raises bool) outcome {
 	for d := range o.enters {
 		switch {
 		case raises && d.barrier != "":
-			o.decision = Decision{
-				Verdict: Unavailable, RetryAfter: max(time.Second, holdLifetime-p.now.Sub(d.base.first[d.barrier])),
-				Message: fmt.Sprintf("writes in flight may be missing from the GPUBudget of namespace %s, so nothing is raised until they are known to have ended", d.namespace),
-			}
+			// Without RetryAfter: clients would wait for it, and say nothing.
+			o.decision = Decision{Verdict: Unavailable, Message: fmt.Sprintf(
+				"writes in flight may be missing from the GPUBudget of namespace %s: nothing is raised until they have ended, in %d seconds",
+				d.namespace, int(max(time.Second, holdLifetime-p.now.Sub(d.base.first[d.barrier])).Seconds()))}
 			return o
 		case len(d.holds) >= maxHolds:
 			full = true

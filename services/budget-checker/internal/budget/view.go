@@ -4,11 +4,14 @@ package budget
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"cozystack.io/gpu/pkg/model"
 )
@@ -139,6 +142,14 @@ func (v *View) Ready() bool {
 		}
 	}
 	return true
+}
+
+// Wait returns true once all resources have been listed, or false if ctx ends
+// before.
+func (v *View) Wait(ctx context.Context) bool {
+	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
+		return v.Ready(), nil
+	}) == nil
 }
 
 func (v *View) set(key Key, object Stored) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -25,15 +26,16 @@ func (c *Clients) Watch(ctx context.Context, view *budget.View, amounts func(bud
 	}
 }
 
-// Watch has the book follow the ledgers until ctx ends.
-func (l *Ledgers) Watch(ctx context.Context, book *budget.Book) error {
-	marks, err := l.readMarks(ctx)
-	if err != nil {
-		return err
+// Watch has the book follow the ledgers until ctx ends. A ledger that is not
+// known by its mark is left for Ensure, so nothing is lost if the marks cannot
+// be read.
+func (l *Ledgers) Watch(ctx context.Context, book *budget.Book) {
+	if marks, err := l.readMarks(ctx); err != nil {
+		l.log.Warn("cannot read the marks of ledgers", zap.Error(err))
+	} else {
+		l.remember(marks)
 	}
-	l.remember(marks)
 	follow(ctx, l.clients.gpu, gpuBudgets, "", &v1alpha1.GPUBudget{}, ledgerFeed{l, book})
-	return nil
 }
 
 func follow(ctx context.Context, client rest.Interface, resource, labels string, example any, store cache.ReflectorStore) {
