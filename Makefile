@@ -8,8 +8,16 @@ export CGO_ENABLED := 0
 
 SHARED     := pkg/gpu pkg/model
 SERVICES   := services/vmi-webhook services/pod-webhook services/license-copier services/budget-checker
-DEVELOPING := hack/devcluster hack/e2e
+DEVELOPING := hack/devcluster hack/e2e hack/images
 MODULES    := $(SHARED) $(SERVICES) $(DEVELOPING)
+
+# What is stamped into the binaries, and by whom images are built and named.
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)
+ARCH     ?= $(shell go env GOARCH)
+IMAGES   ?= gpu
+BUILDER  ?= docker build
 
 # Modules are built and tested one by one, as their images and users do it:
 # a workspace would lend them each other's requirements.
@@ -49,7 +57,22 @@ vet: ## go vet, and a check that all code is formatted
 
 .PHONY: build
 build: ## Build the services into bin/
-	@$(call each,$(SERVICES),go build -o ../../bin/ .)
+	@$(call each,$(SERVICES),go build -ldflags "$(LDFLAGS)" -o ../../bin/ .)
+
+.PHONY: image-binaries
+image-binaries: # for Linux, in a folder of their own: it is the images' context
+	@$(call each,$(SERVICES),GOOS=linux GOARCH=$(ARCH) go build -ldflags "$(LDFLAGS)" -o ../../bin/linux-$(ARCH)/ .)
+
+.PHONY: images
+images: image-binaries ## Build the images (BUILDER="docker build" or "buildah bud", IMAGES, ARCH, VERSION)
+	@set -e; for service in $(notdir $(SERVICES)); do \
+	  $(BUILDER) --platform linux/$(ARCH) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+	    -t $(IMAGES)/$$service:$(VERSION) -f services/$$service/Dockerfile bin/linux-$(ARCH); done
+
+.PHONY: test-images
+test-images: image-binaries ## Build the images with buildah and start them as root or in `buildah unshare`; installs Debian's buildah if there is none
+	@command -v buildah >/dev/null || (apt-get update -qq && apt-get install -qq --no-install-recommends buildah) >/dev/null
+	@cd hack/images && GOWORK=off VERSION=$(VERSION) REVISION=$(REVISION) go test -count=1 ./...
 
 .PHONY: bench
 bench: ## Benchmarks of the decisions

@@ -34,6 +34,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "license-copier: %v (see --help)\n", err)
 		os.Exit(2)
+	case options.version:
+		fmt.Println(thisBuild())
+		return
 	}
 	if err := run(options); err != nil {
 		fmt.Fprintf(os.Stderr, "license-copier: %v\n", err)
@@ -62,7 +65,7 @@ func run(options options) error {
 	}
 	tally := controller.NewTally()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), tally)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric(), tally)
 	registry.MustRegister(controller.Metrics()...)
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

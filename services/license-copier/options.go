@@ -30,6 +30,7 @@ type options struct {
 	qps              float64
 	burst            int
 	logLevel         zapcore.Level
+	version          bool
 }
 
 // parseOptions reads the command line. For --help it prints the flags to out
@@ -49,6 +50,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	flags.Float64Var(&o.qps, "kube-api-qps", 1000, "requests per second to the API server, sustained")
 	flags.IntVar(&o.burst, "kube-api-burst", 2000, "requests to the API server at once")
 	flags.TextVar(&o.logLevel, "log-level", zapcore.InfoLevel, "least `level` that is logged: debug, info, warn or error")
+	flags.BoolVar(&o.version, "version", false, "print the version and end")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(out, "license-copier keeps a copy of each GPU class's licence in every entitled namespace,\nand the conditions of GPUClasses.\n\nFlags:")

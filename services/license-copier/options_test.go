@@ -28,7 +28,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	require.ErrorIs(t, err, flag.ErrHelp)
 	for _, name := range []string{
 		"license-namespace", "workers", "leader-elect", "leader-elect-namespace", "leader-elect-name",
-		"metrics-addr", "health-addr", "kubeconfig", "kube-api-qps", "kube-api-burst", "log-level",
+		"metrics-addr", "health-addr", "kubeconfig", "kube-api-qps", "kube-api-burst", "log-level", "version",
 	} {
 		assert.Contains(t, out.String(), "-"+name)
 	}

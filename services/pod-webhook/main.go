@@ -32,6 +32,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "pod-webhook: %v (see --help)\n", err)
 		os.Exit(2)
+	case options.version:
+		fmt.Println(thisBuild())
+		return
 	}
 	if err := run(options); err != nil {
 		fmt.Fprintf(os.Stderr, "pod-webhook: %v\n", err)
@@ -59,7 +62,7 @@ func run(options options) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 	registry.MustRegister(server.Metrics()...)
 	registry.MustRegister(kube.Metrics()...)
 

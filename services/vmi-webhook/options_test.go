@@ -25,7 +25,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	require.ErrorIs(t, err, flag.ErrHelp)
 	for _, name := range []string{
 		"addr", "metrics-addr", "health-addr", "tls-cert-file", "tls-private-key-file", "shutdown-delay",
-		"kubeconfig", "kube-api-qps", "kube-api-burst", "log-level",
+		"kubeconfig", "kube-api-qps", "kube-api-burst", "log-level", "version",
 	} {
 		assert.Contains(t, out.String(), "-"+name)
 	}

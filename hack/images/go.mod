@@ -1,0 +1,3 @@
+module cozystack.io/gpu/hack/images
+
+go 1.26.0
