@@ -23,7 +23,8 @@ type manifests struct {
 
 // localManifests prepares the objects of deploy/<service>: no pod is asked for,
 // and webhooks are called at baseURL, trusting ca, instead of through a
-// Service, for which the API server would need a pod network.
+// Service, for which the API server would need a pod network. What asks for
+// certificates is left out: nobody would issue them, and ca stands in.
 func localManifests(objects []*unstructured.Unstructured, baseURL string, ca []byte) (manifests, error) {
 	var m manifests
 	deployments := 0
@@ -44,6 +45,7 @@ func localManifests(objects []*unstructured.Unstructured, baseURL string, ca []b
 				return manifests{}, fmt.Errorf("read %s %s: %w", kind, name(object), err)
 			}
 			m.webhooks = append(m.webhooks, object)
+		case object.GroupVersionKind().Group == "cert-manager.io":
 		default:
 			m.objects = append(m.objects, object)
 		}

@@ -124,6 +124,10 @@ webhooks:
 apiVersion: v1
 kind: Service
 metadata: {name: w, namespace: shop}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata: {name: w, namespace: shop}
 `
 
 func TestManifestsAreMadeLocal(t *testing.T) {
