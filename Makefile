@@ -50,6 +50,11 @@ test-copier: ## End-to-end tests of license-copier, which take four minutes
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 30m ./licensecopier
 
+.PHONY: test-shipping
+test-shipping: ## Install, upgrade and remove the manifests on a development cluster, in two and a half minutes
+	@$(DEVCLUSTER) build >/dev/null
+	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 30m ./shipping
+
 .PHONY: vet
 vet: ## go vet, and a check that all code is formatted
 	@unformatted=$$(gofmt -l pkg services hack); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi

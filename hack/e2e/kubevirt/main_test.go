@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	env        suite.Env
+	env        = suite.Env{AuditLog: true, Services: []string{"vmi-webhook", "pod-webhook"}}
 	podWebhook *devcluster.Service
 )
 

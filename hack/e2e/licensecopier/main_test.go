@@ -36,7 +36,7 @@ const (
 )
 
 var (
-	env      = suite.Env{AuditLog: true}
+	env      = suite.Env{AuditLog: true, Services: []string{accountName}}
 	service  *devcluster.Service
 	entitled = map[string]string{gpu.LabelNamespaceVGPU: gpu.LabelValueTrue}
 )

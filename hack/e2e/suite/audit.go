@@ -21,6 +21,26 @@ type Write struct {
 	Code                            int
 }
 
+// auditEvent is the part of a line of the audit log that is read.
+type auditEvent struct {
+	Stage     string
+	Verb      string
+	UserAgent string
+	User      struct{ Username string }
+	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace, Name string }
+	// The answer's metadata; of a creation, the name too.
+	ResponseStatus struct{ Code int }
+	Annotations    map[string]string
+}
+
+// resource returns resource and subresource as rules of roles write them.
+func (e auditEvent) resource() string {
+	if e.ObjectRef.Subresource == "" {
+		return e.ObjectRef.Resource
+	}
+	return e.ObjectRef.Resource + "/" + e.ObjectRef.Subresource
+}
+
 // Audit reads the API server's audit log from the moment it was made.
 type Audit struct {
 	path, user string
@@ -50,14 +70,7 @@ func (a *Audit) Writes(t testing.TB) []Write {
 			return a.writes // the last line may not be whole yet
 		}
 		a.offset += int64(len(line))
-		var event struct {
-			Stage     string
-			Verb      string
-			User      struct{ Username string }
-			ObjectRef struct{ Resource, Subresource, Namespace, Name string }
-			// The answer's metadata; of a creation, the name too.
-			ResponseStatus struct{ Code int }
-		}
+		var event auditEvent
 		if json.Unmarshal(line, &event) != nil {
 			continue // a line that the mark cut
 		}
@@ -66,10 +79,7 @@ func (a *Audit) Writes(t testing.TB) []Write {
 			continue
 		}
 		ref := event.ObjectRef
-		if ref.Subresource != "" {
-			ref.Resource += "/" + ref.Subresource
-		}
-		a.writes = append(a.writes, Write{event.Verb, ref.Resource, ref.Namespace, ref.Name, event.ResponseStatus.Code})
+		a.writes = append(a.writes, Write{event.Verb, event.resource(), ref.Namespace, ref.Name, event.ResponseStatus.Code})
 	}
 }
 

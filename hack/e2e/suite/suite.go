@@ -44,6 +44,10 @@ type Env struct {
 
 	// AuditLog, set before Main, makes the API server log every request.
 	AuditLog bool
+	// Services, set before Main, are those that the tests run. When all tests
+	// of the package were run, Main fails on a permission that one of them is
+	// installed with and never used. It needs the audit log.
+	Services []string
 
 	kubevirt string // KubeVirt's binary
 }
@@ -78,6 +82,12 @@ func Main(m *testing.M, env *Env, setUp func(context.Context) error) int {
 		return 1
 	}
 	code := m.Run()
+	if code == 0 && len(env.Services) > 0 && ranAll() {
+		if err := env.checkPermissions(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	if code == 0 {
 		_ = env.Cluster.Stop()
 		_ = os.RemoveAll(dir)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shipping
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// targets returns all that can be built in deploy, relative to it, and apart
+// from them the components.
+func targets(t testing.TB) (bases, components []string) {
+	t.Helper()
+	root := target()
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "kustomization.yaml" {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		require.NoError(t, err)
+		raw, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if name, ok := strings.CutPrefix(dir, "components/"); ok {
+			assert.Contains(t, string(raw), "kind: Component")
+			components = append(components, name)
+		} else {
+			bases = append(bases, dir)
+		}
+		return nil
+	}))
+	require.NotEmpty(t, bases)
+	require.NotEmpty(t, components)
+	return bases, components
+}
+
+func TestEveryTargetBuilds(t *testing.T) {
+	bases, components := targets(t)
+	dirs := map[string]string{}
+	for _, base := range bases {
+		dirs[base] = target(base)
+	}
+	for _, component := range components {
+		dirs[". with "+component] = overlay(t, ".", component)
+	}
+	for name, dir := range dirs {
+		t.Run(name, func(t *testing.T) {
+			for _, object := range build(t, dir) {
+				what := object.GetKind() + " " + object.GetName()
+				checkNoWildcard(t, what, object)
+				if kind := object.GetKind(); kind != "Namespace" && kind != "CustomResourceDefinition" {
+					labels := object.GetLabels()
+					assert.Equal(t, "gpu", labels["app.kubernetes.io/part-of"], what)
+					assert.NotEmpty(t, labels["app.kubernetes.io/name"], what)
+					assert.NotEmpty(t, labels["app.kubernetes.io/component"], what)
+				}
+			}
+		})
+	}
+}
+
+// checkNoWildcard fails on a role that does not name what it allows, and on a
+// webhook or policy that does not name what it judges.
+func checkNoWildcard(t testing.TB, what string, object *unstructured.Unstructured) {
+	t.Helper()
+	var walk func(value any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for _, field := range value {
+				walk(field)
+			}
+		case []any:
+			for _, item := range value {
+				walk(item)
+			}
+		case string:
+			assert.NotContains(t, value, "*", what)
+		}
+	}
+	switch object.GetKind() {
+	case "ClusterRole", "Role":
+		walk(object.Object["rules"])
+	case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+		webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
+		require.NoError(t, err)
+		for _, webhook := range webhooks {
+			walk(webhook.(map[string]any)["rules"])
+		}
+	case "ValidatingAdmissionPolicy":
+		constraints, _, err := unstructured.NestedMap(object.Object, "spec", "matchConstraints")
+		require.NoError(t, err)
+		walk(constraints)
+	}
+}
+
+func TestOwnCertificatesNeedNoCertManager(t *testing.T) {
+	for _, object := range build(t, overlay(t, ".", "own-certificates")) {
+		assert.NotEqual(t, "cert-manager.io", object.GroupVersionKind().Group, "%s", object.GetName())
+		assert.NotContains(t, object.GetAnnotations(), "cert-manager.io/inject-ca-from", "%s %s", object.GetKind(), object.GetName())
+	}
+}

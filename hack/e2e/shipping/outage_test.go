@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shipping
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"cozystack.io/gpu/hack/devcluster"
+	"cozystack.io/gpu/hack/e2e/suite"
+)
+
+var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+
+// With all services installed and none of them running, all goes on but what
+// names GPU classes.
+func TestAnOutageStopsOnlyWhatNamesGPUClasses(t *testing.T) {
+	install(t, target("."))
+	for resource, object := range map[schema.GroupVersionResource]string{suite.VMIs: vmi, pods: pod} {
+		_, err := tryCreate(t, resource, suite.Object(t, object, labelled))
+		assert.ErrorContains(t, err, "failed calling webhook", resource.Resource)
+		_, err = tryCreate(t, resource, suite.Object(t, object, plain))
+		assert.NoError(t, err, resource.Resource)
+	}
+	env.Create(t, suite.GPUClasses, class(t))
+	tenant := env.Namespace(t, map[string]string{"namespace.cozystack.io/vgpu": "true"})
+	kubectl(t, "-n", tenant, "create", "secret", "generic", "x", "--from-literal=client_configuration_token.tok=not-a-real-token")
+	kubectl(t, "-n", tenant, "create", "deployment", "x", "--image=example.com/x")
+}
+
+// Replicas end and start again, one after the other, while objects are created.
+func TestARollingRestartFailsNoAdmission(t *testing.T) {
+	env.Create(t, suite.GPUClasses, class(t))
+	tests := map[string]struct {
+		resource schema.GroupVersionResource
+		manifest string
+		written  []string // what the webhook gives the object
+	}{
+		"vmi-webhook": {suite.VMIs, vmi, []string{"spec", "domain", "devices", "gpus"}},
+		"pod-webhook": {pods, pod, []string{"spec", "tolerations"}},
+	}
+	for service, tc := range tests {
+		t.Run(service, func(t *testing.T) {
+			s, err := env.Cluster.InstallService(t.Context(), env.Root, service, devcluster.ServiceOptions{Replicas: 2})
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				require.NoError(t, s.Stop())
+				kubectl(t, "delete", "-k", target(service), "--ignore-not-found")
+			})
+			wanted := suite.Object(t, tc.manifest, labelled)
+			attempt := func() (untouched bool, err error) {
+				object, err := tryCreate(t, tc.resource, wanted)
+				if err != nil {
+					return false, err
+				}
+				list, _, err := unstructured.NestedSlice(object.Object, tc.written...)
+				for _, item := range list {
+					if m := item.(map[string]any); m["deviceName"] == "nvidia.com/L40S" || m["key"] == "nvidia.com/gpu" {
+						return false, err
+					}
+				}
+				return true, err
+			}
+			require.Eventually(t, func() bool { untouched, err := attempt(); return err == nil && !untouched }, timeout, interval)
+
+			var creators sync.WaitGroup
+			done, created := make(chan struct{}), make(chan int, 4)
+			for range cap(created) {
+				creators.Go(func() {
+					n := 0
+					defer func() { created <- n }()
+					for ; ; n++ {
+						select {
+						case <-done:
+							return
+						case <-time.After(5 * time.Millisecond):
+						}
+						untouched, err := attempt()
+						if !assert.NoError(t, err) || !assert.False(t, untouched, "admitted without the webhook") {
+							return
+						}
+					}
+				})
+			}
+			for range 2 {
+				for _, replica := range s.Replicas {
+					if err := env.Cluster.Restart(t.Context(), replica.Process); !assert.NoError(t, err) {
+						break
+					}
+				}
+			}
+			close(done)
+			creators.Wait()
+			total := 0
+			for range cap(created) {
+				total += <-created
+			}
+			t.Logf("%d creations during four restarts", total)
+			assert.Greater(t, total, 100)
+		})
+	}
+}

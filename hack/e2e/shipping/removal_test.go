@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shipping
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"cozystack.io/gpu/hack/e2e/suite"
+)
+
+// everything returns the versions of all objects of the services, by service.
+func everything(t testing.TB) map[string]map[string]string {
+	t.Helper()
+	all := map[string]map[string]string{}
+	for _, service := range services(t) {
+		all[service] = versions(t, target(service))
+	}
+	return all
+}
+
+// No service's removal touches another's objects, so their order is free.
+func TestRemovingAServiceLeavesTheOthersAlone(t *testing.T) {
+	for _, service := range services(t) {
+		install(t, target(service))
+	}
+	before := everything(t)
+	for _, removed := range services(t) {
+		kubectl(t, "delete", "-k", target(removed))
+		after := everything(t)
+		assert.Empty(t, after[removed])
+		for service, versions := range after {
+			if service != removed {
+				assert.Equal(t, before[service], versions, "%s after the removal of %s", service, removed)
+			}
+		}
+		kubectl(t, "apply", "-k", target(removed))
+		waitPods(t, target(removed))
+		before = everything(t)
+	}
+}
+
+func TestRemovingTheTypesFirstLeavesNothingBehind(t *testing.T) {
+	for _, service := range services(t) {
+		install(t, target(service))
+	}
+	env.Create(t, suite.GPUClasses, class(t))
+	t.Cleanup(func() { installTypes(t) })
+	kubectl(t, "delete", "-k", target("crds"))
+	for _, service := range services(t) {
+		kubectl(t, "delete", "--ignore-not-found", "-k", target(service))
+		assert.Empty(t, stored(t, target(service)))
+	}
+	assert.Empty(t, stored(t, target("crds")))
+	require.Eventually(t, func() bool { // until the API server has heard of it
+		_, err := tryCreate(t, suite.VMIs, suite.Object(t, vmi, labelled))
+		return err == nil
+	}, timeout, interval, "VMs that name classes are no longer ours to refuse")
+}
+
+func class(t testing.TB) *unstructured.Unstructured {
+	t.Helper()
+	return suite.Object(t, `{apiVersion: cozystack.io/v1alpha1, kind: GPUClass, metadata: {name: l40s}, spec: {mode: Passthrough, resourceName: nvidia.com/L40S,
+		tolerations: [{key: nvidia.com/gpu, operator: Exists}]}}`)
+}
+
+// Objects that are created in the namespace default, for a dry run only.
+const (
+	vmi = `{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {generateName: x-, namespace: default%s}, spec: {domain: {devices: {}}}}`
+	pod = `{apiVersion: v1, kind: Pod, metadata: {generateName: x-, namespace: default%s},
+		spec: {containers: [{name: compute, image: example.com/x, resources: {limits: {nvidia.com/L40S: 1}}}]}}`
+)
+
+// What else an object's metadata holds: nothing, or the label by which our
+// webhooks are called, and what makes them act on it.
+const (
+	plain    = ""
+	labelled = `, labels: {cozystack.io/gpu-reference: "true", kubevirt.io: virt-launcher},
+		annotations: {cozystack.io/gpus: '[{"className":"l40s","count":1}]'}`
+)
+
+// tryCreate asks the API server for what it would make of an object.
+func tryCreate(t testing.TB, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	t.Helper()
+	return env.Dynamic.Resource(resource).Namespace(object.GetNamespace()).Create(t.Context(), object,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
