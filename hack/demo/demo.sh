@@ -25,8 +25,11 @@ refused() {
   fold -s -w 96 <<<"${message#*denied the request: }" | sed 's/^/  /'
 }
 
+refusal=$(mktemp)
+trap 'rm -f "$refusal"' EXIT
+
 # Another run begins anew.
-kubectl delete namespace tenant-demo --ignore-not-found >/dev/null
+kubectl delete namespace tenant-demo tenant-acme --ignore-not-found >/dev/null
 
 step "1. The hoster sells two classes of GPU, each on nodes that nothing else may use."
 run kubectl apply -f classes.yaml
@@ -59,6 +62,17 @@ refused smuggler '[{"className":"h100","count":1}]' \
   ' and brings a device of its own'
 kube get vms
 
+step "6. A tenant has a budget of GPUs, and what would exceed it is refused as it is written."
+run kubectl apply -f budget.yaml -f instance.yaml
+if sed 's/name: train/name: more/' instance.yaml | kubectl apply -f - 2>"$refusal"; then
+  echo 'a VM beyond the budget was admitted' >&2
+  exit 1
+fi
+printf '\nmore names another 2 of h100:\n'
+fold -s -w 96 <<<"$(sed 's/.*denied the request: //' "$refusal")" | sed 's/^/  /'
+kubectl -n tenant-acme wait gpubudget/gpu --for='jsonpath={.status.pools[0].used}=2' --timeout=60s >/dev/null
+run kubectl get gpubudgets -A
+
 step "Next, try it yourself:"
 cat <<TEXT
   export KUBECONFIG=$KUBECONFIG
@@ -66,6 +80,7 @@ cat <<TEXT
   kubectl explain gpuclass.spec
   kubectl patch gpuclass h100 --type merge -p '{"spec":{"maxCount":8}}'   # greedy starts within minutes
   kubectl label namespace tenant-demo namespace.cozystack.io/vgpu-        # no new vGPU VM here
+  kubectl -n tenant-acme delete vminstance train && kubectl get gpubudgets -A   # free again
   less $state/logs/vmi-webhook.log   # each decision, with its reasons
   make down                          # ends the cluster and deletes its state
 TEXT

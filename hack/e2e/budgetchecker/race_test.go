@@ -148,4 +148,3 @@ func TestLedgerDeletedByHandIsRebuiltWithoutOverspending(t *testing.T) {
 	require.Eventually(t, func() bool { return vm(t, x, "late", 1) == nil }, 2*time.Minute, time.Second)
 	refused(t, vm(t, x, "more", 2), total)
 }
-

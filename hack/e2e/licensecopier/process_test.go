@@ -85,26 +85,33 @@ func TestARestartInTheMiddleOfAFanOutWritesNothingTwice(t *testing.T) {
 	log := audit(t)
 	process := service.Replicas[0].Process
 	class(t, "fan-out", "fan-out")
-	created := func() (creates int) {
+	// A request whose client was killed is logged with 504, whether the API
+	// server went on and stored it or not.
+	created := func() (granted, unknown int) {
 		for _, write := range log.Writes(t) {
-			// A request whose client was killed ends with 504.
-			if write.Verb == "create" && write.Resource == "secrets" && write.Code != 504 {
+			switch {
+			case write.Verb != "create" || write.Resource != "secrets":
+			case write.Code == http.StatusGatewayTimeout:
+				unknown++
+			default:
 				assert.Less(t, write.Code, 300, "%+v", write)
-				creates++
+				granted++
 			}
 		}
-		return creates
+		return granted, unknown
 	}
-	require.Eventually(t, func() bool { return created() > 0 }, pollTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { granted, _ := created(); return granted > 0 }, pollTimeout, time.Millisecond)
 	require.NoError(t, process.Kill()) // no time to finish anything
-	partly := created()
+	partly, _ := created()
 	require.NoError(t, env.Cluster.Restart(withoutCancel(t), process))
 	for _, namespace := range namespaces {
 		copied(t, namespace, "fan-out", token)
 	}
 	t.Logf("killed after %d of %d creations", partly, count)
 	log.Settled(t)
-	assert.Equal(t, count, created())
+	granted, unknown := created()
+	assert.LessOrEqual(t, granted, count, "nothing is created twice")
+	assert.GreaterOrEqual(t, granted+unknown, count)
 
 	log = audit(t)
 	restart(t)
