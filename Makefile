@@ -8,7 +8,7 @@ export CGO_ENABLED := 0
 
 SHARED     := pkg/gpu pkg/model
 SERVICES   := services/vmi-webhook services/pod-webhook services/license-copier services/budget-checker
-DEVELOPING := hack/devcluster hack/e2e hack/images
+DEVELOPING := hack/devcluster hack/e2e hack/images hack/cozystack
 MODULES    := $(SHARED) $(SERVICES) $(DEVELOPING)
 
 # What is stamped into the binaries, and by whom images are built and named.
@@ -33,7 +33,7 @@ demo: up ## Show a VM get its GPU, and three that do not, with real KubeVirt
 	@hack/demo/demo.sh
 
 .PHONY: test
-test: lint verify-generate test-unit test-e2e ## All tests: unit, then end to end on a development cluster
+test: lint verify-generate test-unit test-images test-e2e ## All tests: unit, then end to end on a development cluster
 
 .PHONY: test-unit
 test-unit: ## Unit tests
@@ -43,17 +43,8 @@ test-unit: ## Unit tests
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 1 -timeout 30m ./kubevirt ./vmiwebhook ./matching
-
-.PHONY: test-copier
-test-copier: ## End-to-end tests of license-copier, which take four minutes
-	@$(DEVCLUSTER) build >/dev/null
-	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 30m ./licensecopier
-
-.PHONY: test-shipping
-test-shipping: ## Install, upgrade and remove the manifests on a development cluster, in two and a half minutes
-	@$(DEVCLUSTER) build >/dev/null
-	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 30m ./shipping
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 30m ./...
+	@cd hack/cozystack && GOWORK=off go test -count=1 ./...
 
 .PHONY: vet
 vet: ## go vet, and a check that all code is formatted
@@ -90,7 +81,9 @@ bench-copier: ## Copies of 3 licences in 200 and 2,000 namespaces, on a developm
 .PHONY: fuzz
 fuzz: ## Fuzz each parser of foreign input for a minute
 	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseEntries -fuzztime 1m .
+	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseBudget -fuzztime 1m .
 	cd services/vmi-webhook && GOWORK=off go test -run '^$$' -fuzz FuzzAdmit -fuzztime 1m ./internal/admit
+	cd services/budget-checker && GOWORK=off go test -run '^$$' -fuzz FuzzAdmit -fuzztime 1m ./internal/review
 
 .PHONY: up
 up: ## Start a development cluster with the services, and leave it running

@@ -82,10 +82,10 @@ func TestInheritedPoolAndCarveOuts(t *testing.T) {
 	// A carve-out must fit into what is left, in its parent's pool.
 	refused(t, declare(t, x, "greedy", total+": 2"), total)
 	fits := tenant(t, x, total+": 1")
-	refused(t, vm(t, y, "one", 1), total)
+	refused(t, vm(t, y, "one", 1), classA, total)
 	refused(t, rebudget(t, x, fits, `{"`+total+`":2}`), total)
 	require.NoError(t, rebudget(t, x, fits, `{"`+total+`":0}`), "lowering passes")
-	refused(t, vm(t, fits, "none", 1), total)
+	refused(t, vmOf(t, fits, "none", "b", 1), total)
 }
 
 func TestNodePools(t *testing.T) {
