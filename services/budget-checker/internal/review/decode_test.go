@@ -119,6 +119,14 @@ func TestFaultsThatAreStoredAlreadyAreLetPass(t *testing.T) {
 	}
 }
 
+func TestWarningsFitInAHeader(t *testing.T) {
+	spec := "{\"gpus\":{\n\t\"x\":\"\u007f\"}}"
+	response, _ := judge(t, update(vm, spec, spec))
+	require.True(t, response.Allowed, "%+v", response.Result)
+	require.Len(t, response.Warnings, 1)
+	assert.Contains(t, response.Warnings[0], `got {  "x":" "}; it is as it was`)
+}
+
 func TestFaultsAreComparedByMeaning(t *testing.T) {
 	const doubled = `{"gpus":[{"className":"h100","count":9,"count":1}]}`
 	for name, tc := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	admissionv1 "k8s.io/api/admission/v1"
 
@@ -15,7 +16,7 @@ import (
 	"cozystack.io/gpu/pkg/model/v1alpha1"
 )
 
-// The API server drops what exceeds its own limits for warnings.
+// The API server cuts what exceeds its own limits for warnings.
 const (
 	maxWarnings     = 8
 	maxWarningBytes = 256
@@ -28,9 +29,18 @@ func admitted(warnings ...[]string) *admissionv1.AdmissionResponse {
 		all = append(all[:maxWarnings-1], fmt.Sprintf("and %d warnings more", more+1))
 	}
 	for i := range all {
-		all[i] = shorten(all[i], maxWarningBytes)
+		all[i] = shorten(strings.Map(printable, all[i]), maxWarningBytes)
 	}
 	return &admissionv1.AdmissionResponse{Allowed: true, Warnings: all}
+}
+
+// printable returns a space for what a warning must not hold: it travels in the
+// header of a response, and the API server drops it if it cannot.
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return ' '
+	}
+	return r
 }
 
 // toleratedWarnings tells of faults that were there before.
