@@ -60,7 +60,7 @@ func (a Admitter) Admit(ctx context.Context, request *admissionv1.AdmissionReque
 	resource, known := resources[request.Kind.Kind]
 	update := request.Operation == admissionv1.Update
 	if !known || request.Kind.Group != group || request.SubResource != "" || request.Operation != admissionv1.Create && !update {
-		return a.misdirected(request)
+		return misdirected(request)
 	}
 	object, err := decode(request.Object.Raw)
 	if err != nil {
@@ -126,7 +126,7 @@ func raises(w budget.Write) bool {
 	return false
 }
 
-func (a Admitter) misdirected(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func misdirected(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	kinds := slices.Sorted(maps.Keys(resources))
 	what := request.Resource.Resource
 	if request.SubResource != "" {
