@@ -35,6 +35,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "budget-checker: %v (see --help)\n", err)
 		os.Exit(2)
+	case options.version:
+		fmt.Println(thisBuild())
+		return
 	}
 	if err := run(options); err != nil {
 		fmt.Fprintf(os.Stderr, "budget-checker: %v\n", err)
@@ -65,7 +68,7 @@ func run(options options) error {
 	ledgers := kube.NewLedgers(clients, options.ledgerNamespace, log)
 	book := budget.NewBook(view, ledgers, log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 	registry.MustRegister(server.Metrics()...)
 	registry.MustRegister(book.Metrics()...)
 

@@ -32,6 +32,7 @@ type options struct {
 	qps        float64
 	burst      int
 	logLevel   zapcore.Level
+	version    bool
 
 	ledgerNamespace string
 }
@@ -53,6 +54,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	flags.Float64Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server, sustained")
 	flags.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server at once")
 	flags.TextVar(&o.logLevel, "log-level", zapcore.InfoLevel, "least `level` that is logged: debug, info, warn or error")
+	flags.BoolVar(&o.version, "version", false, "print the version and end")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(out, "budget-checker holds tenants to their GPU budgets.\n\nFlags:")

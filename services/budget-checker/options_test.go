@@ -37,7 +37,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	require.ErrorIs(t, err, flag.ErrHelp)
 	for _, name := range []string{
 		"addr", "metrics-addr", "health-addr", "tls-cert-file", "tls-private-key-file", "shutdown-delay",
-		"kubeconfig", "ledger-namespace", "kube-api-qps", "kube-api-burst", "log-level",
+		"kubeconfig", "ledger-namespace", "kube-api-qps", "kube-api-burst", "log-level", "version",
 	} {
 		assert.Contains(t, out.String(), "-"+name)
 	}
