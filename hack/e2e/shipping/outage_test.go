@@ -23,16 +23,25 @@ var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 // names GPU classes.
 func TestAnOutageStopsOnlyWhatNamesGPUClasses(t *testing.T) {
 	install(t, target("."))
-	for resource, object := range map[schema.GroupVersionResource]string{suite.VMIs: vmi, pods: pod} {
-		_, err := tryCreate(t, resource, suite.Object(t, object, labelled))
-		assert.ErrorContains(t, err, "failed calling webhook", resource.Resource)
-		_, err = tryCreate(t, resource, suite.Object(t, object, plain))
-		assert.NoError(t, err, resource.Resource)
+	for _, tc := range []struct {
+		resource         schema.GroupVersionResource
+		manifest         string
+		names, namesNone string // classes
+	}{
+		{suite.VMIs, vmi, labelled, plain},
+		{pods, pod, labelled, plain},
+		{vmInstances, vmInstance, "gpus: [{className: l40s, count: 1}]", "gpus: [], running: true"},
+		{tenants, tenant, `resourceQuotas: {gpu.cozystack.io/total: "1"}`, `resourceQuotas: {cpu: "1"}`},
+	} {
+		_, err := tryCreate(t, tc.resource, suite.Object(t, tc.manifest, tc.names))
+		assert.ErrorContains(t, err, "failed calling webhook", tc.resource.Resource)
+		_, err = tryCreate(t, tc.resource, suite.Object(t, tc.manifest, tc.namesNone))
+		assert.NoError(t, err, tc.resource.Resource)
 	}
 	env.Create(t, suite.GPUClasses, class(t))
-	tenant := env.Namespace(t, map[string]string{"namespace.cozystack.io/vgpu": "true"})
-	kubectl(t, "-n", tenant, "create", "secret", "generic", "x", "--from-literal=client_configuration_token.tok=not-a-real-token")
-	kubectl(t, "-n", tenant, "create", "deployment", "x", "--image=example.com/x")
+	ns := env.Namespace(t, map[string]string{"namespace.cozystack.io/vgpu": "true"})
+	kubectl(t, "-n", ns, "create", "secret", "generic", "x", "--from-literal=client_configuration_token.tok=not-a-real-token")
+	kubectl(t, "-n", ns, "create", "deployment", "x", "--image=example.com/x")
 }
 
 // Replicas end and start again, one after the other, while objects are created.
