@@ -82,6 +82,7 @@ bench-copier: ## Copies of 3 licences in 200 and 2,000 namespaces, on a developm
 fuzz: ## Fuzz each parser of foreign input for a minute
 	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseEntries -fuzztime 1m .
 	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseBudget -fuzztime 1m .
+	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseUsage -fuzztime 1m .
 	cd services/vmi-webhook && GOWORK=off go test -run '^$$' -fuzz FuzzAdmit -fuzztime 1m ./internal/admit
 	cd services/budget-checker && GOWORK=off go test -run '^$$' -fuzz FuzzAdmit -fuzztime 1m ./internal/review
 

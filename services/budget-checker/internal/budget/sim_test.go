@@ -22,7 +22,7 @@ var tree = []string{"tenant-root", "tenant-x", "tenant-x-y", "tenant-x-y-z", "te
 // writes by three replicas that see events and ledgers late, restart, and lose
 // the race for a ledger in the middle of a decision.
 func TestNoTimingOverspends(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -40,7 +40,7 @@ func TestNoTimingOverspends(t *testing.T) {
 // The same while tenants become and cease to be roots: what is admitted fits
 // every pool that it may come to be in, with all that was admitted before.
 func TestNoTimingOverspendsWhileBudgetsChange(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 2))
@@ -178,7 +178,7 @@ func (w *world) raises(write Write) bool {
 // Once all is seen and all holds have ended, a write is refused if and only if
 // it does not fit.
 func TestRefusalsAreNotSpurious(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 3))

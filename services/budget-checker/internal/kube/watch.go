@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -46,16 +47,36 @@ func follow(ctx context.Context, client rest.Interface, resource, labels string,
 
 // Hints are caches of what warnings are about. No decision rests on them.
 type Hints struct {
-	classes, entitled cache.Store
+	classes, entitled hintStore
+}
+
+// hintStore tells whether it has been filled.
+type hintStore struct {
+	cache.Store
+	filled *atomic.Bool
+}
+
+func newHintStore() hintStore {
+	return hintStore{cache.NewStore(cache.MetaNamespaceKeyFunc), &atomic.Bool{}}
+}
+
+// Replace fills the store.
+func (s hintStore) Replace(items []any, version string) error {
+	defer s.filled.Store(true)
+	return s.Store.Replace(items, version)
 }
 
 // Hints returns the caches, which are followed until ctx ends.
 func (c *Clients) Hints(ctx context.Context) *Hints {
-	h := &Hints{classes: cache.NewStore(cache.MetaNamespaceKeyFunc), entitled: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	h := &Hints{classes: newHintStore(), entitled: newHintStore()}
 	follow(ctx, c.gpu, "gpuclasses", "", &v1alpha1.GPUClass{}, h.classes)
 	follow(ctx, c.core, "namespaces", gpu.LabelNamespaceVGPU+"="+gpu.LabelValueTrue, &corev1.Namespace{}, h.entitled)
 	return h
 }
+
+// Known reports whether the caches have been filled: before, what they lack may
+// exist.
+func (h *Hints) Known() bool { return h.classes.filled.Load() && h.entitled.filled.Load() }
 
 // Class returns the GPUClass of that name.
 func (h *Hints) Class(name string) (*v1alpha1.GPUClass, bool) {

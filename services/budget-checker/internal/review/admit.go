@@ -36,6 +36,8 @@ type Checker interface {
 // Classes tells what is known of the cloud's classes. It only serves warnings,
 // so it may be a little behind.
 type Classes interface {
+	// Known reports whether anything can be told yet.
+	Known() bool
 	// Class returns the class of that name, which must not be changed.
 	Class(name string) (*v1alpha1.GPUClass, bool)
 	// Entitled reports whether the namespace may use vGPU classes.

@@ -42,6 +42,8 @@ func (c *checker) Decide(_ context.Context, w budget.Write) budget.Decision {
 // cloudClasses are a class of each mode, in namespaces of which one is entitled.
 type cloudClasses struct{}
 
+func (cloudClasses) Known() bool { return true }
+
 func (cloudClasses) Class(name string) (*v1alpha1.GPUClass, bool) {
 	class := &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUClassSpec{Mode: v1alpha1.ModePassthrough}}
 	if strings.HasPrefix(name, "l40s") {

@@ -55,7 +55,7 @@ func toleratedWarnings(faults []fault) []string {
 
 // classWarnings tells why VMs that the object stands for will not start.
 func (a Admitter) classWarnings(namespace string, r reading) []string {
-	if a.Classes == nil {
+	if a.Classes == nil || !a.Classes.Known() {
 		return nil
 	}
 	var warnings, vgpu []string
