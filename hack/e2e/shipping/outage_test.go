@@ -3,6 +3,7 @@
 package shipping
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,8 +17,6 @@ import (
 	"cozystack.io/gpu/hack/devcluster"
 	"cozystack.io/gpu/hack/e2e/suite"
 )
-
-var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
 // With all services installed and none of them running, all goes on but what
 // names GPU classes.
@@ -47,13 +46,16 @@ func TestAnOutageStopsOnlyWhatNamesGPUClasses(t *testing.T) {
 // Replicas end and start again, one after the other, while objects are created.
 func TestARollingRestartFailsNoAdmission(t *testing.T) {
 	env.Create(t, suite.GPUClasses, class(t))
+	tooMany := suite.Object(t, vmInstance, "gpus: [{className: l40s, count: 2}]")
+	tooMany.SetNamespace(tenantOfOneUnit(t))
 	tests := map[string]struct {
 		resource schema.GroupVersionResource
-		manifest string
-		written  []string // what the webhook gives the object
+		object   *unstructured.Unstructured
+		judged   func(answer *unstructured.Unstructured, err error) (bool, error)
 	}{
-		"vmi-webhook": {suite.VMIs, vmi, []string{"spec", "domain", "devices", "gpus"}},
-		"pod-webhook": {pods, pod, []string{"spec", "tolerations"}},
+		"vmi-webhook":    {suite.VMIs, suite.Object(t, vmi, labelled), has("spec", "domain", "devices", "gpus")},
+		"pod-webhook":    {pods, suite.Object(t, pod, labelled), has("spec", "tolerations")},
+		"budget-checker": {vmInstances, tooMany, isRefused},
 	}
 	for service, tc := range tests {
 		t.Run(service, func(t *testing.T) {
@@ -63,21 +65,8 @@ func TestARollingRestartFailsNoAdmission(t *testing.T) {
 				require.NoError(t, s.Stop())
 				kubectl(t, "delete", "-k", target(service), "--ignore-not-found")
 			})
-			wanted := suite.Object(t, tc.manifest, labelled)
-			attempt := func() (untouched bool, err error) {
-				object, err := tryCreate(t, tc.resource, wanted)
-				if err != nil {
-					return false, err
-				}
-				list, _, err := unstructured.NestedSlice(object.Object, tc.written...)
-				for _, item := range list {
-					if m := item.(map[string]any); m["deviceName"] == "nvidia.com/L40S" || m["key"] == "nvidia.com/gpu" {
-						return false, err
-					}
-				}
-				return true, err
-			}
-			require.Eventually(t, func() bool { untouched, err := attempt(); return err == nil && !untouched }, timeout, interval)
+			attempt := func() (judged bool, err error) { return tc.judged(tryCreate(t, tc.resource, tc.object)) }
+			require.Eventually(t, func() bool { judged, err := attempt(); return err == nil && judged }, timeout, interval)
 
 			var creators sync.WaitGroup
 			var created atomic.Int64
@@ -90,8 +79,8 @@ func TestARollingRestartFailsNoAdmission(t *testing.T) {
 							return
 						case <-time.After(5 * time.Millisecond):
 						}
-						untouched, err := attempt()
-						if !assert.NoError(t, err) || !assert.False(t, untouched, "admitted without the webhook") {
+						judged, err := attempt()
+						if !assert.NoError(t, err) || !assert.True(t, judged, "admitted without the webhook") {
 							return
 						}
 						created.Add(1)
@@ -110,4 +99,30 @@ func TestARollingRestartFailsNoAdmission(t *testing.T) {
 			t.Logf("%d creations during four restarts", created.Load())
 		})
 	}
+}
+
+// has returns whether an object that was created holds, in the list, what the
+// webhook gives it.
+func has(list ...string) func(*unstructured.Unstructured, error) (bool, error) {
+	return func(created *unstructured.Unstructured, err error) (bool, error) {
+		if err != nil {
+			return false, err
+		}
+		items, _, err := unstructured.NestedSlice(created.Object, list...)
+		for _, item := range items {
+			if m := item.(map[string]any); m["deviceName"] == "nvidia.com/L40S" || m["key"] == "nvidia.com/gpu" {
+				return true, err
+			}
+		}
+		return false, err
+	}
+}
+
+// isRefused returns whether the creation was refused because of the budget of
+// tenantOfOneUnit.
+func isRefused(_ *unstructured.Unstructured, err error) (bool, error) {
+	if err != nil && strings.Contains(err.Error(), "but only 1 are free in the budget") {
+		return true, nil
+	}
+	return false, err
 }

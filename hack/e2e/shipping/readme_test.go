@@ -93,6 +93,12 @@ func causeEachMetric(t testing.TB) {
 			return err != nil && strings.Contains(err.Error(), "there is no GPUClass of this name")
 		}, timeout, interval)
 	}
+	tooMany := suite.Object(t, vmInstance, "gpus: [{className: l40s, count: 2}]")
+	tooMany.SetNamespace(tenantOfOneUnit(t))
+	require.Eventually(t, func() bool {
+		refused, err := isRefused(tryCreate(t, vmInstances, tooMany))
+		return err == nil && refused
+	}, timeout, interval)
 }
 
 // scrape returns the names of a service's own metrics.

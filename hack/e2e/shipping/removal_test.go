@@ -74,7 +74,29 @@ const (
 	vmi = `{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {generateName: x-, namespace: default%s}, spec: {domain: {devices: {}}}}`
 	pod = `{apiVersion: v1, kind: Pod, metadata: {generateName: x-, namespace: default%s},
 		spec: {containers: [{name: compute, image: example.com/x, resources: {limits: {nvidia.com/L40S: 1}}}]}}`
+
+	vmInstance = `{apiVersion: apps.cozystack.io/v1alpha1, kind: VMInstance, metadata: {generateName: x-, namespace: default}, spec: {%s}}`
+	tenant     = `{apiVersion: apps.cozystack.io/v1alpha1, kind: Tenant, metadata: {name: shipping, namespace: default}, spec: {%s}}`
 )
+
+var (
+	pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	vmInstances = schema.GroupVersionResource{Group: "apps.cozystack.io", Version: "v1alpha1", Resource: "vminstances"}
+	tenants     = schema.GroupVersionResource{Group: "apps.cozystack.io", Version: "v1alpha1", Resource: "tenants"}
+)
+
+// tenantOfOneUnit creates a tenant that has a budget of one unit and returns its
+// namespace.
+func tenantOfOneUnit(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"tenant-root", "tenant-shipping"} {
+		env.Create(t, suite.Namespaces, suite.Object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name))
+	}
+	object := suite.Object(t, tenant, `resourceQuotas: {gpu.cozystack.io/total: "1"}`)
+	object.SetNamespace("tenant-root")
+	env.Create(t, tenants, object)
+	return "tenant-shipping"
+}
 
 // What else an object's metadata holds: nothing, or the label by which our
 // webhooks are called, and what makes them act on it.
