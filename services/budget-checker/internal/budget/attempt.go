@@ -199,14 +199,15 @@ func (t *attempt) confirm(ctx context.Context, namespace string) {
 	}
 }
 
-// reload reads the ledger anew. It returns nil if there is none.
+// reload reads the ledger anew. It returns nil if there is none, or another one
+// in its place: whether that lacks what was in flight is for Ensure to find out.
 func (t *attempt) reload(ctx context.Context, namespace string) *v1alpha1.GPUBudget {
 	budget, err := t.book.ledgers.Get(ctx, namespace)
 	switch {
-	case err == nil:
+	case err == nil && t.book.knows(budget):
 		t.book.Put(budget)
 		return budget
-	case apierrors.IsNotFound(err):
+	case err == nil || apierrors.IsNotFound(err):
 		t.book.forget(namespace)
 	default:
 		t.fail("read", namespace, err)

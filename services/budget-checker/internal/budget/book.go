@@ -127,6 +127,14 @@ func (b *Book) Retain(kept map[types.UID]bool) {
 	}
 }
 
+// knows reports whether the ledger is the one that is known, in whatever state.
+func (b *Book) knows(budget *v1alpha1.GPUBudget) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := b.shelf[budget.Namespace]
+	return known != nil && known.budget.UID == budget.UID
+}
+
 func (b *Book) forget(namespace string) {
 	b.mu.Lock()
 	delete(b.shelf, namespace)
