@@ -88,7 +88,8 @@ func (b *Book) Decide(ctx context.Context, w Write) Decision {
 		return decision
 	case <-ctx.Done():
 		b.rouse() // to take back what has been entered
-		return Decision{Verdict: Unavailable, Message: "the GPU budgets could not be read and written in time", RetryAfter: time.Second}
+		// Without RetryAfter: the client has waited long enough.
+		return Decision{Verdict: Unavailable, Message: "the GPU budgets could not be read and written in time"}
 	}
 }
 

@@ -68,7 +68,8 @@ type Decision struct {
 	Faults []Fault
 	// Message explains a Busy or Unavailable verdict.
 	Message string
-	// RetryAfter is when a Busy or Unavailable write may be tried again.
+	// RetryAfter is when a Busy or Unavailable write may be tried again, or 0 if
+	// that is not known, or too long for a client to wait in silence.
 	RetryAfter time.Duration
 	// Warnings are for an admitted write.
 	Warnings []string

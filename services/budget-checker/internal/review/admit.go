@@ -54,7 +54,7 @@ type Admitter struct {
 
 // Admit answers a creation or update. A refusal holds a cause per fault: 400 for
 // what cannot be read, 403 for what the budgets do not hold, 429 and 503, with
-// the time to wait, for what could not be decided, 500 for no decision.
+// the time to wait if it is short, for what could not be decided, 500 for no decision.
 //
 // A fault that the stored object has just like that does not stand in the way
 // of its update: what it concerns counts as nothing, and a warning says so.

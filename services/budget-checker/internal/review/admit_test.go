@@ -245,7 +245,7 @@ func TestDecisionsBecomeAnswers(t *testing.T) {
 		},
 		"an unknown state": {
 			create(vm, twoH100), budget.Decision{Verdict: budget.Unavailable, Message: "cannot know"},
-			503, metav1.StatusReasonServiceUnavailable, []metav1.StatusCause{{Type: "Unavailable", Message: "cannot know; try again in 1 s"}}, 1,
+			503, metav1.StatusReasonServiceUnavailable, []metav1.StatusCause{{Type: "Unavailable", Message: "cannot know"}}, 0,
 		},
 		"no decision at all": {
 			create(vm, twoH100), budget.Decision{},

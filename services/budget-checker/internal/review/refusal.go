@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strings"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,12 +87,16 @@ func refused(request *admissionv1.AdmissionRequest, resource budget.Resource, de
 	}
 }
 
-// later answers that the write may be tried again.
+// later answers that the write may be tried again, and when, if the decision
+// says so. Clients of the API server then do it by themselves, up to ten times,
+// and do not show the answer before.
 func later(request *admissionv1.AdmissionRequest, code int32, reason metav1.StatusReason, decision budget.Decision) *admissionv1.AdmissionResponse {
-	seconds := int32(math.Ceil(max(decision.RetryAfter, time.Second).Seconds()))
-	response := respond(request, code, reason, []metav1.StatusCause{{
-		Type: metav1.CauseType(decision.Verdict), Message: fmt.Sprintf("%s; try again in %d s", shorten(decision.Message, shownMessage/2), seconds),
-	}})
+	message := shorten(decision.Message, shownMessage/2)
+	seconds := int32(math.Ceil(decision.RetryAfter.Seconds()))
+	if seconds > 0 {
+		message += fmt.Sprintf("; try again in %d s", seconds)
+	}
+	response := respond(request, code, reason, []metav1.StatusCause{{Type: metav1.CauseType(decision.Verdict), Message: message}})
 	response.Result.Details.RetryAfterSeconds = seconds
 	return response
 }
