@@ -146,14 +146,14 @@ func ParseUsage(gpus json.RawMessage, factor int64) (Amounts, error) {
 	}
 	usage := Amounts{}
 	for class, units := range units { // at most some 300 counts of 32 bits
-		if units > MaxAmount/factor {
-			return nil, fmt.Errorf("asks for more than %d units", int64(MaxAmount))
+		if units > MaxUsage/factor {
+			return nil, fmt.Errorf("asks for more than %d units", int64(MaxUsage))
 		}
 		usage[ClassQuotaKey(class)] = units * factor
 		usage[gpu.QuotaKeyTotal] += units * factor
 	}
-	if usage[gpu.QuotaKeyTotal] > MaxAmount {
-		return nil, fmt.Errorf("asks for more than %d units", int64(MaxAmount))
+	if usage[gpu.QuotaKeyTotal] > MaxUsage {
+		return nil, fmt.Errorf("asks for more than %d units", int64(MaxUsage))
 	}
 	return usage, nil
 }

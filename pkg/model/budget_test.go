@@ -110,7 +110,7 @@ func TestParseUsageCountsClassEntries(t *testing.T) {
 		"devices":                               {`[{"name":"nvidia.com/H100"},{"name":"x","deviceName":"y","count":"many","model":[1]}]`, 1, nil},
 		"a device of whatever name":             {`[{"name":null}]`, 1, nil},
 		"an unknown class":                      {`[{"className":"nonesuch","count":1}]`, 1, usage(1, "nonesuch", 1)},
-		"the largest amount":                    {`[{"className":"a","count":1}]`, MaxAmount, usage(MaxAmount, "a", MaxAmount)},
+		"the largest amount":                    {`[{"className":"a","count":1}]`, MaxUsage, usage(MaxUsage, "a", MaxUsage)},
 		"a list longer than is read of classes": {`[{"name":"x"}` + strings.Repeat(`,{"name":"x"}`, MaxEntriesBytes) + `]`, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestParseUsageNamesTheFault(t *testing.T) {
 		"too long a name":            {`[{"className":"` + strings.Repeat("x", 58) + `","count":1}]`, 1, "must be a DNS label"},
 		"too many classes":           {`[` + strings.Join(classes, ",") + `]`, 1, "names 17 classes; at most 16 can be named"},
 		"too long a list":            {`[` + strings.Repeat(" ", MaxEntriesBytes) + `{"className":"a","count":1}]`, 1, "bytes long; at most 16384 are read"},
-		"beyond the largest amount":  {`[{"className":"a","count":2}]`, MaxAmount/2 + 1, "asks for more than 9007199254740992 units"},
-		"beyond it only together":    {`[{"className":"a","count":1},{"className":"b","count":1}]`, MaxAmount, "asks for more than 9007199254740992 units"},
+		"beyond the largest amount":  {`[{"className":"a","count":2}]`, MaxUsage/2 + 1, "asks for more than 1099511627776 units"},
+		"beyond it only together":    {`[{"className":"a","count":1},{"className":"b","count":1}]`, MaxUsage, "asks for more than 1099511627776 units"},
 		"beyond 64 bits":             {`[{"className":"a","count":2147483647}]`, 1 << 62, "asks for more than"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,7 +45,7 @@ func (p *Pending) Reserve(namespace, key string, amount int64) {
 		p.reserved[namespace] = Amounts{}
 		p.link(namespace)
 	}
-	p.reserved[namespace][key] += amount
+	p.reserved[namespace][key] = plus(p.reserved[namespace][key], amount)
 }
 
 // Declare adds a budget that the namespace's tenant may come to declare.
@@ -101,9 +101,9 @@ type sum struct{ carvedOut, used, reserved int64 }
 func (s sum) total() int64 { return s.carvedOut + s.used + s.reserved }
 
 func (s *sum) add(other sum) {
-	s.carvedOut += other.carvedOut
-	s.used += other.used
-	s.reserved += other.reserved
+	s.carvedOut = plus(s.carvedOut, other.carvedOut)
+	s.used = plus(s.used, other.used)
+	s.reserved = plus(s.reserved, other.reserved)
 }
 
 // sum returns what the namespace and those below take of a pool when the
@@ -138,7 +138,7 @@ func (t *Tree) share(namespace, key string, p *Pending) sum {
 	for _, budget := range p.declared[namespace] {
 		amount, ok := budget[key]
 		undeclared = undeclared || !ok
-		most = max(most, amount)
+		most = max(most, min(amount, maxSum))
 	}
 	s := sum{carvedOut: stored}
 	if undeclared {

@@ -3,7 +3,9 @@
 package model
 
 import (
+	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -185,6 +187,31 @@ func TestAssumedShareReplacesWhatIsKnown(t *testing.T) {
 		c.pending.Forget(namespace, key)
 		assert.Equal(t, before, c.tree.Pool(above, key, c.pending))
 	})
+}
+
+// Before a budget is declared, anything may have been.
+func TestSumsDoNotOverflow(t *testing.T) {
+	const many = 3000
+	for name, fill := range map[string]func(*Tree, *Pending, string){
+		"carve-outs": func(tree *Tree, _ *Pending, below string) { tree.Declare(below, Amounts{"k": MaxAmount}) },
+		"uses":       func(tree *Tree, _ *Pending, below string) { tree.Use(below, nil, Amounts{"k": MaxUsage}) },
+		"writes":     func(_ *Tree, pending *Pending, below string) { pending.Reserve(below, "k", MaxAmount) },
+		"budgets in flight, written by hand": func(_ *Tree, pending *Pending, below string) {
+			pending.Declare(below, Amounts{"k": math.MaxInt64})
+		},
+		"writes written by hand": func(_ *Tree, pending *Pending, _ string) { pending.Reserve("tenant-x", "k", math.MaxInt64) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree, pending := NewTree(), NewPending()
+			tree.Declare("tenant-x", Amounts{"k": 1000})
+			for i := range many {
+				fill(tree, pending, fmt.Sprintf("tenant-x-t%d", i))
+				if i%100 == 0 {
+					assert.Negative(t, tree.Pool("tenant-x", "k", pending).Left())
+				}
+			}
+		})
+	}
 }
 
 func TestRootsAreThoseOfAllOutcomes(t *testing.T) {
