@@ -128,6 +128,13 @@ func (b *Book) Retain(kept map[types.UID]bool) {
 	}
 }
 
+// Has reports whether the namespace's ledger is known.
+func (b *Book) Has(namespace string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.shelf[namespace] != nil
+}
+
 // knows reports whether the ledger is the one that is known, in whatever state.
 func (b *Book) knows(budget *v1alpha1.GPUBudget) bool {
 	b.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,27 +62,44 @@ func (l *Ledgers) remember(marks *corev1.ConfigMap) {
 	maps.Copy(l.marks, marks.Data)
 }
 
-// unmarkDelay lets the namespace of a ledger end after it.
-const unmarkDelay = 30 * time.Second
+// sweepInterval is about how often the marks are swept.
+const sweepInterval = 30 * time.Second
 
-// unmark forgets the ledger of a namespace that has gone.
-func (l *Ledgers) unmark(ctx context.Context, namespace string) error {
-	err := l.clients.core.Get().Resource("namespaces").Name(namespace).Do(ctx).Error()
-	if !apierrors.IsNotFound(err) {
-		return err
-	}
+// sweep takes out the marks of namespaces that have gone. A namespace can take
+// long to go, and no replica need be there to see it.
+func (l *Ledgers) sweep(ctx context.Context, book *budget.Book) error {
 	marks, err := l.readMarks(ctx)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	delete(l.marks, namespace)
-	l.mu.Unlock()
-	if _, found := marks.Data[namespace]; !found {
+	var gone []string
+	for namespace := range marks.Data {
+		if book.Has(namespace) {
+			continue
+		}
+		err := l.clients.core.Get().Resource("namespaces").Name(namespace).Do(ctx).Error()
+		switch {
+		case apierrors.IsNotFound(err):
+			gone = append(gone, namespace)
+		case err != nil:
+			return fmt.Errorf("read namespace %s: %w", namespace, err)
+		}
+	}
+	if len(gone) == 0 {
 		return nil
 	}
-	delete(marks.Data, namespace)
-	return l.writeMarks(ctx, marks)
+	for _, namespace := range gone {
+		delete(marks.Data, namespace)
+	}
+	if err := l.writeMarks(ctx, marks); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, namespace := range gone {
+		delete(l.marks, namespace)
+	}
+	return nil
 }
 
 // ledgerFeed hands ledgers that a reflector sees to the book. Those that are
@@ -108,18 +124,9 @@ func (f ledgerFeed) Add(item any) error {
 // Update takes in a ledger that has changed.
 func (f ledgerFeed) Update(item any) error { return f.Add(item) }
 
-// Delete takes out a ledger that is gone. Once its namespace has gone too, the
-// mark is of no more use.
+// Delete takes out a ledger that is gone.
 func (f ledgerFeed) Delete(item any) error {
-	ledger := item.(*v1alpha1.GPUBudget)
-	f.book.Remove(ledger)
-	time.AfterFunc(unmarkDelay, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), unmarkDelay)
-		defer cancel()
-		if err := f.ledgers.unmark(ctx, ledger.Namespace); err != nil && !apierrors.IsConflict(err) {
-			f.ledgers.log.Warn("cannot take out the mark of a ledger", zap.String("namespace", ledger.Namespace), zap.Error(err))
-		}
-	})
+	f.book.Remove(item.(*v1alpha1.GPUBudget))
 	return nil
 }
 

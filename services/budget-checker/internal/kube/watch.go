@@ -9,7 +9,9 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -27,9 +29,9 @@ func (c *Clients) Watch(ctx context.Context, view *budget.View, amounts func(bud
 	}
 }
 
-// Watch has the book follow the ledgers until ctx ends. A ledger that is not
-// known by its mark is left for Ensure, so nothing is lost if the marks cannot
-// be read.
+// Watch has the book follow the ledgers, and sweeps their marks, until ctx ends.
+// A ledger that is not known by its mark is left for Ensure, so nothing is lost
+// if the marks cannot be read.
 func (l *Ledgers) Watch(ctx context.Context, book *budget.Book) {
 	if marks, err := l.readMarks(ctx); err != nil {
 		l.log.Warn("cannot read the marks of ledgers", zap.Error(err))
@@ -37,6 +39,12 @@ func (l *Ledgers) Watch(ctx context.Context, book *budget.Book) {
 		l.remember(marks)
 	}
 	follow(ctx, l.clients.gpu, gpuBudgets, "", &v1alpha1.GPUBudget{}, ledgerFeed{l, book})
+	go wait.JitterUntilWithContext(ctx, func(ctx context.Context) {
+		// In case of a conflict another replica was quicker.
+		if err := l.sweep(ctx, book); err != nil && !apierrors.IsConflict(err) {
+			l.log.Warn("cannot take out the marks of ledgers that are gone", zap.Error(err))
+		}
+	}, sweepInterval, 0.5, true)
 }
 
 func follow(ctx context.Context, client rest.Interface, resource, labels string, example any, store cache.ReflectorStore) {
