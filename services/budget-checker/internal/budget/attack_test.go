@@ -33,3 +33,18 @@ func TestReplacementOfALostLedgerIsNotUsedBeforeItsBarrier(t *testing.T) {
 	w.landAll()
 	w.check("after all has landed")
 }
+
+// Writes to what is being deleted are not decided. So none of them frees
+// anything, since one that was sent before may be stored after it.
+func TestTerminatingObjectsGiveNothingBackUntilTheyAreGone(t *testing.T) {
+	w := limited(t, 1, 3)
+	r, going := w.replicas[0], vm("tenant-x", "going")
+	w.store(going, total(3))
+	r.seeAll()
+	r.view.Set(going, Stored{Amounts: total(3), Version: w.next(), Terminating: true})
+	r.view.Set(going, Stored{Amounts: total(1), Version: w.next(), Terminating: true})
+	r.view.Set(going, Stored{Version: w.next(), Terminating: true})
+	assert.Equal(t, Exceeded, r.ask(vm("tenant-x", "next"), total(1)).Verdict)
+	r.view.Remove(going, w.next())
+	assert.Equal(t, Admitted, r.ask(vm("tenant-x", "next"), total(3)).Verdict)
+}

@@ -22,7 +22,8 @@ type Stored struct {
 	Amounts model.Amounts
 	// Version is its resource version.
 	Version string
-	// Terminating objects count until they are gone, but show no write.
+	// Terminating objects count until they are gone, whatever they give back
+	// in the meantime, but show no write.
 	Terminating bool
 }
 
@@ -154,6 +155,11 @@ func (v *View) Wait(ctx context.Context) bool {
 
 func (v *View) set(key Key, object Stored) {
 	before := v.objects[key].Amounts
+	if object.Terminating {
+		// Its writes are not decided, so they hold nothing: one that gave units
+		// back may yet be followed by one that was sent before.
+		object.Amounts = larger(before, object.Amounts)
+	}
 	v.objects[key] = object
 	v.count(key, before, object.Amounts)
 	p := v.seen[key.Resource]
@@ -164,6 +170,20 @@ func (v *View) set(key Key, object Stored) {
 		}
 		p.transitions = append(p.transitions[old:], transition{key, object.Amounts, parseVersion(object.Version), v.now()})
 	}
+}
+
+// larger returns the larger of the amounts of each key.
+func larger(a, b model.Amounts) model.Amounts {
+	most := maps.Clone(b)
+	for quotaKey, amount := range a {
+		if most == nil {
+			most = model.Amounts{}
+		}
+		if now, ok := most[quotaKey]; !ok || amount > now {
+			most[quotaKey] = amount
+		}
+	}
+	return most
 }
 
 func (v *View) remove(key Key) {

@@ -76,10 +76,12 @@ func (a Admitter) Admit(ctx context.Context, request *admissionv1.AdmissionReque
 		DryRun: request.DryRun != nil && *request.DryRun,
 	}
 	var stored reading
+	going := false
 	if update {
 		old, err := decode(request.OldObject.Raw)
 		if err == nil {
 			stored, w.OldVersion = read(resource, old.Spec), old.Metadata.ResourceVersion
+			going = old.Metadata.DeletionTimestamp != nil
 		}
 		if w.Old = stored.amounts; w.Old == nil {
 			w.Old = model.Amounts{}
@@ -90,7 +92,7 @@ func (a Admitter) Admit(ctx context.Context, request *admissionv1.AdmissionReque
 		return malformed(request, causes(faults)...)
 	}
 	warnings := toleratedWarnings(tolerated)
-	if without, warning := passes(w, object); without {
+	if without, warning := passes(w, going); without {
 		return admitted(append(warnings, warning...), a.classWarnings(request.Namespace, spec))
 	}
 	decision := a.Checker.Decide(ctx, w)
@@ -101,7 +103,9 @@ func (a Admitter) Admit(ctx context.Context, request *admissionv1.AdmissionReque
 }
 
 // passes reports whether the write needs no decision, and what to say of that.
-func passes(w budget.Write, object *object) (without bool, warnings []string) {
+// Whether the object is going is what the API server shows: of itself a write
+// can say anything.
+func passes(w budget.Write, going bool) (without bool, warnings []string) {
 	tenant := w.Key.Resource == budget.Tenants
 	if tenant {
 		if _, ok := model.TenantNamespace(w.Key.Namespace, w.Key.Name); !ok {
@@ -113,7 +117,7 @@ func passes(w budget.Write, object *object) (without bool, warnings []string) {
 		}
 	}
 	// A budget that goes may put what it held into the pool above.
-	if object.Metadata.DeletionTimestamp != nil && (maps.Equal(w.New, w.Old) || !tenant && !raises(w)) {
+	if going && (maps.Equal(w.New, w.Old) || !tenant && !raises(w)) {
 		return true, nil
 	}
 	return len(w.New) == 0 && (!tenant || len(w.Old) == 0), nil

@@ -168,6 +168,10 @@ func TestNameOfAnObjectThatHasNoneYet(t *testing.T) {
 
 func TestWritesThatNeedNoDecision(t *testing.T) {
 	terminating := func(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionRequest {
+		request.OldObject.Raw = []byte(strings.Replace(string(request.OldObject.Raw), `"name":"x"`, `"name":"x","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1))
+		return request
+	}
+	pretending := func(request *admissionv1.AdmissionRequest) *admissionv1.AdmissionRequest {
 		request.Object.Raw = []byte(strings.Replace(string(request.Object.Raw), `"name":"x"`, `"name":"x","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1))
 		return request
 	}
@@ -198,6 +202,7 @@ func TestWritesThatNeedNoDecision(t *testing.T) {
 		"the same without quotas":                    {elsewhere(create(tenant, `{}`)), false, ""},
 		"an unchanged VM that is going":              {terminating(update(vm, twoH100, twoH100)), false, ""},
 		"a VM that lowers while going":               {terminating(update(vm, `{"gpus":[{"className":"h100","count":3}]}`, twoH100)), false, ""},
+		"an unchanged VM that pretends to be going":  {pretending(update(vm, twoH100, twoH100)), true, ""},
 		"a VM that raises while going":               {terminating(update(vm, `{"gpus":[{"className":"h100","count":1}]}`, twoH100)), true, ""},
 		"a VM that changes its class while going":    {terminating(update(vm, `{"gpus":[{"className":"b","count":2}]}`, twoH100)), true, ""},
 		"an unchanged tenant that is going":          {terminating(update(tenant, total(3), total(3))), false, ""},
