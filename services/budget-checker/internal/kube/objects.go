@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"cozystack.io/gpu/pkg/model"
 	"cozystack.io/gpu/services/budget-checker/internal/budget"
@@ -60,8 +61,10 @@ type feed struct {
 	amounts  func(budget.Resource, json.RawMessage) model.Amounts
 }
 
+var _ cache.TransformingStore = feed{}
+
 // Transformer has a reflector keep little of what it lists.
-func (f feed) Transformer() func(any) (any, error) {
+func (f feed) Transformer() cache.TransformFunc {
 	return func(item any) (any, error) {
 		if o, ok := item.(*object); ok && o.Spec != nil {
 			o.amounts, o.Spec = f.amounts(f.resource, o.Spec), nil
