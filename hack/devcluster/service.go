@@ -164,8 +164,15 @@ func (c *Cluster) runReplicas(ctx context.Context, name string, kind serviceKind
 		if len(s.Replicas) > 1 {
 			process = fmt.Sprintf("%s-%d", name, i)
 		}
+		environment := o.Env
+		if kind.webhook && len(s.Replicas) > 1 {
+			// The API server calls a Service by HTTP/1.1, so that all of its pods
+			// are called, but a loopback address by HTTP/2 if it can: over one
+			// connection, which ends in one replica.
+			environment = append([]string{"GODEBUG=http2server=0"}, environment...)
+		}
 		r.Process, err = c.Spawn(Command{
-			Name: process, Path: o.Binary, Args: append(args, o.Args...), Env: o.Env,
+			Name: process, Path: o.Binary, Args: append(args, o.Args...), Env: environment,
 			Ready: "http://" + r.HealthAddr + "/readyz",
 		})
 		if err != nil {
