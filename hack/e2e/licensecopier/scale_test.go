@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,8 +132,8 @@ func fanOut(b *testing.B, count int) {
 	b.ReportMetric(took.Seconds(), "fan-out-s")
 	b.ReportMetric(took.Seconds()/bare.Seconds(), "fan-out/bare")
 	b.ReportMetric(float64(len(secretWrites(b, log, ""))), "writes")
-	b.ReportMetric(memory(b, process.Pid(), "VmRSS"), "MiB")
-	b.ReportMetric(memory(b, process.Pid(), "VmHWM"), "peak-MiB")
+	b.ReportMetric(suite.Memory(b, process.Pid(), "VmRSS"), "MiB")
+	b.ReportMetric(suite.Memory(b, process.Pid(), "VmHWM"), "peak-MiB")
 
 	log = audit(b)
 	require.NoError(b, process.Stop(time.Minute))
@@ -152,8 +151,8 @@ func fanOut(b *testing.B, count int) {
 	}, 5*time.Minute, 20*time.Millisecond)
 	b.ReportMetric(time.Since(start).Seconds(), "restart-s")
 	require.Empty(b, log.Settled(b), "a restart writes nothing")
-	b.ReportMetric(memory(b, process.Pid(), "VmRSS"), "restarted-MiB")
-	b.ReportMetric(memory(b, process.Pid(), "VmHWM"), "restarted-peak-MiB")
+	b.ReportMetric(suite.Memory(b, process.Pid(), "VmRSS"), "restarted-MiB")
+	b.ReportMetric(suite.Memory(b, process.Pid(), "VmHWM"), "restarted-peak-MiB")
 
 	log = audit(b)
 	start = time.Now()
@@ -186,20 +185,4 @@ func secretWrites(t testing.TB, log *suite.Audit, verb string) []suite.Write {
 		}
 	}
 	return writes
-}
-
-// memory returns a figure of /proc/<pid>/status in MiB.
-func memory(t testing.TB, pid int, field string) float64 {
-	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
-	for line := range strings.Lines(string(raw)) {
-		if value, found := strings.CutPrefix(line, field+":"); found {
-			kib, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
-			require.NoError(t, err)
-			return kib / 1024
-		}
-	}
-	require.Fail(t, "no such field", field)
-	return 0
 }
