@@ -78,6 +78,10 @@ bench: ## Benchmarks of the decisions
 bench-copier: ## Copies of 3 licences in 200 and 2,000 namespaces, on a development cluster
 	cd hack/e2e && GOWORK=off go test -count=1 -run '^$$' -bench BenchmarkFanOut -benchtime 1x -timeout 30m ./licensecopier
 
+.PHONY: bench-budget
+bench-budget: ## Latency and memory of budget-checker with 100 and 10,000 VMs, on a development cluster
+	cd hack/e2e && GOWORK=off go test -count=1 -run '^$$' -bench BenchmarkWrite -benchtime 1x -timeout 30m ./budgetchecker
+
 .PHONY: fuzz
 fuzz: ## Fuzz each parser of foreign input for a minute
 	cd pkg/model && GOWORK=off go test -run '^$$' -fuzz FuzzParseEntries -fuzztime 1m .
