@@ -38,7 +38,7 @@ const (
 )
 
 var (
-	env     suite.Env
+	env     = suite.Env{AuditLog: true, Services: []string{"budget-checker"}}
 	service *devcluster.Service
 
 	vmInstances = resource("vminstances")
