@@ -33,7 +33,7 @@ demo: up ## Show a VM get its GPU, and three that do not, with real KubeVirt
 	@hack/demo/demo.sh
 
 .PHONY: test
-test: lint verify-generate test-unit test-images test-e2e ## All tests: unit, then end to end on a development cluster
+test: lint verify-generate test-unit test-e2e ## Unit tests, then end to end on a development cluster
 
 .PHONY: test-unit
 test-unit: ## Unit tests
@@ -43,7 +43,12 @@ test-unit: ## Unit tests
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 30m ./...
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 40m ./licensecopier ./kubevirt ./budgetchecker ./vmiwebhook ./guards ./matching
+
+.PHONY: test-shipping
+test-shipping: ## Install, upgrade and remove the manifests on a development cluster; render Cozystack's wiring
+	@$(DEVCLUSTER) build >/dev/null
+	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 40m ./shipping
 	@cd hack/cozystack && GOWORK=off go test -count=1 ./...
 
 .PHONY: vet
