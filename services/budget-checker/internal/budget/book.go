@@ -20,7 +20,7 @@ import (
 type Ledgers interface {
 	// Ensure returns the namespace's ledger, which it makes if need be. One that
 	// takes the place of a lost one has a barrier. The error is NotFound if the
-	// namespace does not exist.
+	// namespace does not exist, or is being deleted and has none any more.
 	Ensure(ctx context.Context, namespace string) (*v1alpha1.GPUBudget, error)
 	// Get returns the namespace's ledger as it is now.
 	Get(ctx context.Context, namespace string) (*v1alpha1.GPUBudget, error)

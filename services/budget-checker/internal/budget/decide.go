@@ -24,11 +24,11 @@ type errMissing struct{ namespace string }
 func (e errMissing) Error() string { return "no ledger in namespace " + e.namespace }
 
 // errNoNamespace means that a budget is declared for a namespace that does not
-// exist, so that nobody can enter what it holds.
+// exist or is being deleted, so that nobody can enter what it holds.
 type errNoNamespace struct{ namespace string }
 
 func (e errNoNamespace) Error() string {
-	return fmt.Sprintf("the budget of namespace %s cannot be checked, since the namespace does not exist", e.namespace)
+	return fmt.Sprintf("the budget of namespace %s cannot be checked, since the namespace does not exist or is being deleted", e.namespace)
 }
 
 // pass decides any number of writes, one after the other, on one state of the

@@ -67,6 +67,9 @@ func (l *Ledgers) Ensure(ctx context.Context, namespace string) (*v1alpha1.GPUBu
 	}
 	ledger, err := l.Get(ctx, namespace)
 	if apierrors.IsNotFound(err) {
+		if owner.DeletionTimestamp != nil { // nothing can be created there any more
+			return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), namespace)
+		}
 		ledger, err = l.create(ctx, namespace)
 	}
 	if err != nil {
