@@ -33,6 +33,9 @@ const (
 	// refreshInterval is about how often the ledgers are brought up to date with
 	// what was seen, with no write that asks for it.
 	refreshInterval = time.Second
+	// callTimeout bounds the calls of one round or refresh. All that waits has
+	// been given up by then.
+	callTimeout = 10 * time.Second
 	// retryInterval is the pause after a failure that is no conflict.
 	retryInterval = 100 * time.Millisecond
 )
@@ -177,6 +180,8 @@ func (b *Book) Run(ctx context.Context) {
 // round decides all writes that wait, once. It reports whether some of them
 // should be tried again at once, and whether anything but a conflict failed.
 func (b *Book) round(ctx context.Context) (again, failed bool) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	t := b.judge(b.take())
 	t.run(ctx)
 	var waiting []*request

@@ -16,6 +16,8 @@ const mostRefreshed = 64
 // refresh brings ledgers up to date with what was seen, and makes those that
 // tenants with a budget lack.
 func (b *Book) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	t := &attempt{book: b, current: map[string]bool{}}
 	var missing map[string]bool
 	t.next, missing = b.outdated()
