@@ -53,7 +53,10 @@ type bench struct {
 	tenants []string
 	stored  int           // VMs in them
 	called  *atomic.Int64 // reviews of the webhook that does nothing
+	// medians are the latencies of the size before, ratio is that of budget-checker
+	// to the webhook that does nothing.
 	medians map[way]time.Duration
+	ratio   float64
 }
 
 // BenchmarkWrite measures how long the creation of a VMInstance takes with so
@@ -138,6 +141,13 @@ func (x *bench) latency(b *testing.B) {
 		}
 		x.medians[way] = median
 	}
+	// What the rest of the machine does at that time is left out of these.
+	ratio := float64(x.medians[checker]) / float64(x.medians[noop])
+	b.ReportMetric(ratio, "checker/noop")
+	if x.ratio > 0 {
+		b.ReportMetric(ratio/x.ratio, "checker/noop-growth")
+	}
+	x.ratio = ratio
 }
 
 // throughput creates VMs by many clients at once, and deletes them afterwards.
