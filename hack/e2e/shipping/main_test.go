@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"cozystack.io/gpu/hack/devcluster"
 	"cozystack.io/gpu/hack/e2e/suite"
@@ -140,14 +141,23 @@ func tryKubectl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// installTypes applies deploy/crds and returns once GPUClasses are served.
+// installTypes applies deploy/crds and returns once the types are served.
 func installTypes(t testing.TB) {
 	t.Helper()
 	kubectl(t, "apply", "-k", target("crds"))
-	require.Eventually(t, func() bool {
-		_, err := env.Dynamic.Resource(suite.GPUClasses).List(context.Background(), metav1.ListOptions{})
-		return err == nil
-	}, timeout, interval)
+	waitTypes(t)
+}
+
+// waitTypes waits until the types are served. Of one that nobody has asked for
+// yet, the API server may be unable to end the removal.
+func waitTypes(t testing.TB) {
+	t.Helper()
+	for _, resource := range []schema.GroupVersionResource{suite.GPUClasses, gpuBudgets} {
+		require.Eventually(t, func() bool {
+			_, err := env.Dynamic.Resource(resource).List(context.Background(), metav1.ListOptions{})
+			return err == nil
+		}, timeout, interval, resource.Resource)
+	}
 }
 
 // install applies a target until the test ends, and returns when its pods, if
@@ -159,6 +169,7 @@ func install(t testing.TB, dir string) {
 		installTypes(t)
 	})
 	kubectl(t, "apply", "-k", dir)
+	waitTypes(t)
 	waitPods(t, dir)
 }
 

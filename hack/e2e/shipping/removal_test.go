@@ -82,6 +82,7 @@ const (
 var (
 	pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	vmInstances = schema.GroupVersionResource{Group: "apps.cozystack.io", Version: "v1alpha1", Resource: "vminstances"}
+	gpuBudgets  = schema.GroupVersionResource{Group: "cozystack.io", Version: "v1alpha1", Resource: "gpubudgets"}
 	tenants     = schema.GroupVersionResource{Group: "apps.cozystack.io", Version: "v1alpha1", Resource: "tenants"}
 )
 
