@@ -187,12 +187,13 @@ type GPUClassStatus struct {
 
 // Capacity counts units of a class.
 type Capacity struct {
-	// Allocatable is the units on ready, schedulable nodes that the class
-	// tolerates.
+	// Allocatable is the units on ready, schedulable nodes whose taints the
+	// class tolerates.
 	Allocatable int64 `json:"allocatable"`
 	// Requested is the units that pods bound to nodes and not finished hold.
 	Requested int64 `json:"requested"`
-	// Free is the units that are allocatable and not requested.
+	// Free is the units that are allocatable and not requested. It can be more
+	// than the difference of the two: pods hold units on other nodes too.
 	Free int64 `json:"free"`
 	// MaxFreeOnNode is the most units free on a single node: a VM that asks
 	// for more fits nowhere.
