@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command license-copier is a controller that keeps a copy of each GPU class's
-// licence in every entitled namespace, and the conditions of GPUClasses.
+// licence in every entitled namespace, and the conditions and capacity of
+// GPUClasses.
 package main
 
 import (

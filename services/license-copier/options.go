@@ -53,7 +53,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	flags.BoolVar(&o.version, "version", false, "print the version and end")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(out, "license-copier keeps a copy of each GPU class's licence in every entitled namespace,\nand the conditions of GPUClasses.\n\nFlags:")
+			fmt.Fprintln(out, "license-copier keeps a copy of each GPU class's licence in every entitled namespace,\nand the conditions and capacity of GPUClasses.\n\nFlags:")
 			flags.SetOutput(out)
 			flags.PrintDefaults()
 		}

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -20,9 +21,9 @@ import (
 	"cozystack.io/gpu/services/license-copier/internal/plan"
 )
 
-// reconcileClass judges the class's conditions, and writes them if they say
-// something else than before. While a Secret stands in the way of a copy it
-// comes back to look again.
+// reconcileClass judges the class's conditions and counts its capacity, and
+// writes them if they say something else than before. While a Secret stands in
+// the way of a copy it comes back to look again.
 func (c *Controller) reconcileClass(ctx context.Context, name string) error {
 	object, found, err := c.caches.Classes.GetStore().GetByKey(name)
 	if err != nil {
@@ -30,6 +31,8 @@ func (c *Controller) reconcileClass(ctx context.Context, name string) error {
 	}
 	if !found {
 		c.patched.Delete(name)
+		c.capacity.published.Delete(name)
+		dropUnits(name)
 		c.blocked.replace(name, nil)
 		c.survey.drop(gpu.LicenseSecretName(name))
 		return nil
@@ -43,7 +46,11 @@ func (c *Controller) reconcileClass(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	facts := plan.Facts{Holder: conflictOf(name, classes), Sources: c.sources, Blocked: namespaces}
+	capacity, err := c.countCapacity(class)
+	if err != nil {
+		return err
+	}
+	facts := plan.Facts{Holder: conflictOf(name, classes), Sources: c.sources, Blocked: namespaces, Capacity: capacity}
 	status, changed := plan.Status(class, facts, time.Now())
 	if !changed {
 		return nil
@@ -57,6 +64,9 @@ func (c *Controller) reconcileClass(ctx context.Context, name string) error {
 		return err
 	}
 	c.patched.Store(name, version)
+	if !equality.Semantic.DeepEqual(class.Status.Capacity, status.Capacity) {
+		c.capacity.published.Store(name, time.Now())
+	}
 	c.log.Info("status", zap.String("outcome", "patched"), zap.String("class", name), zap.String("uid", string(class.UID)))
 	for _, fault := range plan.Faults(class.Status, status) {
 		c.events.Eventf(&corev1.ObjectReference{

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller keeps the copies of licence Secrets, and the conditions
-// of GPUClasses, as package plan decides.
+// Package controller keeps the copies of licence Secrets, and the status of
+// GPUClasses, as package plan decides.
 //
 // There are two kinds of work. A namespace's is to write what its copies lack;
-// a class's is to judge its conditions. Both start from the caches and are
-// done again whenever something they read has changed.
+// a class's is to judge its conditions and to count its capacity. Both start
+// from the caches and are done again whenever something they read has changed.
 package controller
 
 import (
@@ -55,7 +55,7 @@ type API interface {
 
 var _ API = (*kube.Clients)(nil)
 
-// Controller keeps copies and conditions. It is made for one run.
+// Controller keeps copies and the status of classes. It is made for one run.
 type Controller struct {
 	api     API
 	caches  *kube.Caches
@@ -73,7 +73,8 @@ type Controller struct {
 	tally   *Tally
 	// patched holds the resource version that each class got from our last
 	// patch: an older one in the cache is not judged.
-	patched sync.Map
+	patched  sync.Map
+	capacity capacity
 }
 
 // New returns a controller for the caches, which must not run yet. What it
@@ -105,8 +106,8 @@ func newQueue() workqueue.TypedRateLimitingInterface[string] {
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](leastRetryDelay, mostRetryDelay))
 }
 
-// Run keeps copies and conditions until ctx ends, then finishes the writes
-// that have begun.
+// Run keeps copies and the status of classes until ctx ends, then finishes the
+// writes that have begun.
 func (c *Controller) Run(ctx context.Context, workers int) error {
 	c.caches.Run(ctx)
 	var synced []cache.InformerSynced
@@ -125,6 +126,7 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 		wg.Go(func() { c.work(ctx, c.namespaces, c.reconcileNamespace) })
 	}
 	wg.Go(func() { c.work(ctx, c.classes, c.reconcileClass) })
+	wg.Go(func() { c.startCounting(ctx) })
 	wg.Go(func() {
 		wait.UntilWithContext(ctx, func(context.Context) {
 			for _, namespace := range c.written.expire(time.Now()) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"cozystack.io/gpu/pkg/model/v1alpha1"
 )
 
 const (
@@ -27,10 +29,28 @@ var (
 		Name:      "panics_total",
 		Help:      "Pieces of work that ended in a panic and were tried again.",
 	})
+	units = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: metricNamespace,
+		Subsystem: metricSubsystem,
+		Name:      "class_units",
+		Help:      "Units of a class on the cluster's nodes, by state: allocatable, requested, free, or max_free_on_node, the most that are free on one node.",
+	}, []string{"class", "state"})
 )
 
+// setUnits notes what was counted last of the class.
+func setUnits(class string, capacity v1alpha1.Capacity) {
+	for state, value := range map[string]int64{
+		"allocatable": capacity.Allocatable, "requested": capacity.Requested,
+		"free": capacity.Free, "max_free_on_node": capacity.MaxFreeOnNode,
+	} {
+		units.WithLabelValues(class, state).Set(float64(value))
+	}
+}
+
+func dropUnits(class string) { units.DeletePartialMatch(prometheus.Labels{"class": class}) }
+
 // Metrics returns the package's collectors.
-func Metrics() []prometheus.Collector { return []prometheus.Collector{writes, panics} }
+func Metrics() []prometheus.Collector { return []prometheus.Collector{writes, panics, units} }
 
 // State is how it stands with a wanted copy.
 type State int

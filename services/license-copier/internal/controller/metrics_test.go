@@ -9,10 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"cozystack.io/gpu/pkg/model/v1alpha1"
 )
 
-// gauges returns the tally's values by name and class.
-func gauges(t *testing.T, tally *Tally) map[string]float64 {
+// gauges returns the values by name and labels.
+func gauges(t *testing.T, tally prometheus.Collector) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(tally)
@@ -47,6 +49,20 @@ func TestTallyCountsCopiesByClass(t *testing.T) {
 	assert.EqualValues(t, 1, values["gpu_license_copier_copies_present x"])
 	assert.NotContains(t, values, "gpu_license_copier_copies_wanted y")
 	assert.Zero(t, values["gpu_license_copier_oldest_unmet_copy_age_seconds"])
+}
+
+func TestUnitsOfAClassGoWithIt(t *testing.T) {
+	setUnits("x", v1alpha1.Capacity{Allocatable: 4, Requested: 1, Free: 3, MaxFreeOnNode: 2})
+	setUnits("y", v1alpha1.Capacity{})
+	values := gauges(t, units)
+	for state, want := range map[string]float64{"allocatable": 4, "requested": 1, "free": 3, "max_free_on_node": 2} {
+		assert.Equal(t, want, values["gpu_license_copier_class_units x "+state])
+	}
+	dropUnits("x")
+	values = gauges(t, units)
+	assert.NotContains(t, values, "gpu_license_copier_class_units x free")
+	assert.Contains(t, values, "gpu_license_copier_class_units y free")
+	dropUnits("y")
 }
 
 func TestAnUnmetCopyAgesFromWhenItWasFirstKnown(t *testing.T) {

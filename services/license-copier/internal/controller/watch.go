@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"cozystack.io/gpu/pkg/model"
 	"cozystack.io/gpu/pkg/model/v1alpha1"
 	"cozystack.io/gpu/services/license-copier/internal/plan"
 )
@@ -71,6 +72,8 @@ func (c *Controller) watch() error {
 				c.touch(gone.Namespace)
 			},
 		}},
+		{c.caches.Nodes, recounting(c, func(node model.Node) model.Devices { return node.Devices })},
+		{c.caches.Pods, recounting(c, func(pod model.Pod) model.Devices { return pod.Devices })},
 	} {
 		if _, err := h.informer.AddEventHandler(h.handler); err != nil {
 			return fmt.Errorf("watch a cache: %w", err)

@@ -28,30 +28,35 @@ type Caches struct {
 	Namespaces cache.SharedIndexInformer // *metav1.PartialObjectMetadata, entitled ones
 	Copies     cache.SharedIndexInformer // *plan.Copy, indexed by cache.NamespaceIndex
 	Sources    cache.SharedIndexInformer // *plan.Source, Secrets of the licence namespace
+	Nodes      cache.SharedIndexInformer // *plan.Counted[model.Node], indexed by ByResource
+	Pods       cache.SharedIndexInformer // *plan.Counted[model.Pod], indexed by ByResource, those that may hold devices
 }
 
 // NewCaches returns caches that are filled once they run.
 func NewCaches(c *Clients, licenseNamespace string) (*Caches, error) {
-	copies := c.secrets.Secrets(metav1.NamespaceAll)
-	sources := c.secrets.Secrets(licenseNamespace)
+	copies := c.core.Secrets(metav1.NamespaceAll)
+	sources := c.core.Secrets(licenseNamespace)
 	namespaces := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
 	classes := cache.NewFilteredListWatchFromClient(c.classes, "gpuclasses", metav1.NamespaceAll, func(*metav1.ListOptions) {})
 
 	caches := &Caches{
 		Classes:    informer(classes, &v1alpha1.GPUClass{}),
-		Namespaces: informer(listWatch(gpu.LabelNamespaceVGPU+"="+gpu.LabelValueTrue, metadataList(namespaces), namespaces.Watch), &metav1.PartialObjectMetadata{}),
-		Copies: informer(listWatch(gpu.LabelGPUClass, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		Namespaces: informer(listWatch(metav1.ListOptions{LabelSelector: gpu.LabelNamespaceVGPU + "=" + gpu.LabelValueTrue}, metadataList(namespaces), namespaces.Watch), &metav1.PartialObjectMetadata{}),
+		Copies: informer(listWatch(metav1.ListOptions{LabelSelector: gpu.LabelGPUClass}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return copies.List(ctx, o)
 		}, copies.Watch), &corev1.Secret{}),
-		Sources: informer(listWatch("", func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		Sources: informer(listWatch(metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return sources.List(ctx, o)
 		}, sources.Watch), &corev1.Secret{}),
+		Nodes: nodeInformer(c),
+		Pods:  podInformer(c),
 	}
 	for _, t := range []struct {
 		informer  cache.SharedIndexInformer
 		transform cache.TransformFunc
 	}{
 		{caches.Classes, dropManagedFields}, {caches.Namespaces, slimNamespace}, {caches.Copies, toCopy}, {caches.Sources, toSource},
+		{caches.Nodes, toNode}, {caches.Pods, toPod},
 	} {
 		if err := t.informer.SetTransform(t.transform); err != nil {
 			return nil, fmt.Errorf("set up a cache: %w", err)
@@ -61,7 +66,7 @@ func NewCaches(c *Clients, licenseNamespace string) (*Caches, error) {
 }
 
 func (c *Caches) all() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.Classes, c.Namespaces, c.Copies, c.Sources}
+	return []cache.SharedIndexInformer{c.Classes, c.Namespaces, c.Copies, c.Sources, c.Nodes, c.Pods}
 }
 
 // Run fills the caches and keeps them up to date until ctx ends.
@@ -76,17 +81,17 @@ func informer(lw cache.ListerWatcher, example runtime.Object) cache.SharedIndexI
 }
 
 func listWatch(
-	selector string,
+	selectors metav1.ListOptions,
 	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
 	watchFrom func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
+			o.LabelSelector, o.FieldSelector = selectors.LabelSelector, selectors.FieldSelector
 			return list(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
+			o.LabelSelector, o.FieldSelector = selectors.LabelSelector, selectors.FieldSelector
 			return watchFrom(ctx, o)
 		},
 	}

@@ -22,9 +22,9 @@ import (
 
 // Clients talk to one API server under one limit of requests.
 type Clients struct {
-	Leases  coordinationv1.CoordinationV1Interface
-	Events  eventsv1.EventsV1Interface
-	secrets corev1.SecretsGetter
+	Leases coordinationv1.CoordinationV1Interface
+	Events eventsv1.EventsV1Interface
+	core   corev1.CoreV1Interface
 	// metadata reads objects without their content.
 	metadata metadata.Interface
 	classes  rest.Interface
@@ -42,8 +42,8 @@ func NewClients(config *rest.Config) (*Clients, error) {
 		return nil, fmt.Errorf("create a client for the API server: %w", err)
 	}
 	c := &Clients{}
-	if c.secrets, err = corev1.NewForConfigAndClient(core, client); err != nil {
-		return nil, fmt.Errorf("create a client for secrets: %w", err)
+	if c.core, err = corev1.NewForConfigAndClient(core, client); err != nil {
+		return nil, fmt.Errorf("create a client for secrets, nodes and pods: %w", err)
 	}
 	if c.Leases, err = coordinationv1.NewForConfigAndClient(core, client); err != nil {
 		return nil, fmt.Errorf("create a client for leases: %w", err)

@@ -13,11 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"cozystack.io/gpu/pkg/gpu"
+	"cozystack.io/gpu/pkg/model"
+	"cozystack.io/gpu/pkg/model/v1alpha1"
 	"cozystack.io/gpu/services/license-copier/internal/plan"
 )
 
@@ -81,6 +84,27 @@ func TestACachedNamespaceHoldsItsIdentityOnly(t *testing.T) {
 	assert.Equal(t, "gpu-license-x", object.(*metav1.PartialObjectMetadata).Name)
 }
 
+func TestCachedNodesAndPodsHoldWhatIsCountedOnly(t *testing.T) {
+	devices := corev1.ResourceList{"nvidia.com/L40S": resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+	identity := metav1.ObjectMeta{Namespace: "a", Name: "gpu-license-x", UID: "1", ResourceVersion: "7", Labels: map[string]string{gpu.LabelGPUClass: "x"}}
+	for _, tc := range []struct {
+		transform  func(any) (any, error)
+		full, want any
+	}{
+		{toNode, &corev1.Node{ObjectMeta: full().ObjectMeta, Status: corev1.NodeStatus{Allocatable: devices, Images: make([]corev1.ContainerImage, 50)}},
+			&plan.Counted[model.Node]{ObjectMeta: identity, Of: model.Node{Name: "gpu-license-x", Devices: model.Devices{"nvidia.com/L40S": 2}}}},
+		{toPod, &corev1.Pod{ObjectMeta: full().ObjectMeta, Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: devices}}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+			&plan.Counted[model.Pod]{ObjectMeta: identity, Of: model.Pod{Node: "n", Phase: corev1.PodRunning, Devices: model.Devices{"nvidia.com/L40S": 2}}}},
+	} {
+		object, err := tc.transform(tc.full)
+		require.NoError(t, err)
+		assert.Equal(t, tc.want, object)
+		again, err := tc.transform(object)
+		require.NoError(t, err)
+		assert.Same(t, object, again)
+	}
+}
+
 // conflicting returns clients of an API server that refuses all writes, and
 // the last request it got.
 func conflicting(t *testing.T) (clients *Clients, request *http.Request, body *string) {
@@ -136,4 +160,18 @@ func TestADeletionNamesTheObjectItWasDecidedOn(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, "1", *options.Preconditions.UID)
 	assert.Equal(t, "7", *options.Preconditions.ResourceVersion)
+}
+
+func TestAStatusIsPatchedAsAWhole(t *testing.T) {
+	clients, request, body := conflicting(t)
+	class := &v1alpha1.GPUClass{ObjectMeta: metav1.ObjectMeta{Name: "x", UID: "1", ResourceVersion: "7"}}
+	_, err := clients.PatchStatus(t.Context(), class, v1alpha1.GPUClassStatus{
+		ObservedGeneration: 2, Capacity: &v1alpha1.Capacity{Allocatable: 3, Requested: 1, Free: 2, MaxFreeOnNode: 1},
+	})
+	require.EqualError(t, err, "patch the status of gpuclass x: changed meanwhile")
+	assert.Equal(t, "PATCH /apis/cozystack.io/v1alpha1/gpuclasses/x/status", request.Method+" "+request.URL.Path)
+	assert.JSONEq(t, `{
+		"metadata": {"uid": "1", "resourceVersion": "7"},
+		"status": {"observedGeneration": 2, "conditions": null, "capacity": {"allocatable": 3, "requested": 1, "free": 2, "maxFreeOnNode": 1}}
+	}`, *body)
 }

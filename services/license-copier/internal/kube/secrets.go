@@ -39,7 +39,7 @@ func (c *Clients) Foreign(ctx context.Context, name string) (sets.Set[string], e
 
 // Create creates a copy.
 func (c *Clients) Create(ctx context.Context, key plan.Key, class string, source *plan.Source) (*plan.Copy, error) {
-	created, err := c.secrets.Secrets(key.Namespace).Create(ctx, &corev1.Secret{
+	created, err := c.core.Secrets(key.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Labels: map[string]string{gpu.LabelGPUClass: class}},
 		Type:       corev1.SecretTypeOpaque,
 		Data:       source.Data,
@@ -68,7 +68,7 @@ func (c *Clients) Update(ctx context.Context, have *plan.Copy, class string, sou
 	if err != nil {
 		return nil, fmt.Errorf("encode the update of secret %s/%s: %w", have.Namespace, have.Name, err)
 	}
-	updated, err := c.secrets.Secrets(have.Namespace).Patch(ctx, have.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	updated, err := c.core.Secrets(have.Namespace).Patch(ctx, have.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return nil, fmt.Errorf("update secret %s/%s: %w", have.Namespace, have.Name, err)
 	}
@@ -77,7 +77,7 @@ func (c *Clients) Update(ctx context.Context, have *plan.Copy, class string, sou
 
 // Delete deletes the copy, if it still is as it was decided on.
 func (c *Clients) Delete(ctx context.Context, have *plan.Copy) error {
-	err := c.secrets.Secrets(have.Namespace).Delete(ctx, have.Name, metav1.DeleteOptions{
+	err := c.core.Secrets(have.Namespace).Delete(ctx, have.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion},
 	})
 	if err != nil {

@@ -12,13 +12,15 @@ import (
 	"cozystack.io/gpu/pkg/model/v1alpha1"
 )
 
-// PatchStatus writes the conditions and the observed generation of the status,
-// if the class still is as it was judged. It returns the class's new resource
+// PatchStatus writes the conditions, the capacity and the observed generation
+// of the status, if the class still is as it was judged. It returns the class's new resource
 // version.
 func (c *Clients) PatchStatus(ctx context.Context, class *v1alpha1.GPUClass, status v1alpha1.GPUClassStatus) (string, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": class.UID, "resourceVersion": class.ResourceVersion},
-		"status":   map[string]any{"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions},
+		"status": map[string]any{
+			"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions, "capacity": status.Capacity,
+		},
 	})
 	if err != nil {
 		return "", fmt.Errorf("encode the status of gpuclass %s: %w", class.Name, err)

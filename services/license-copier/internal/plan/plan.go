@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"cozystack.io/gpu/pkg/gpu"
+	"cozystack.io/gpu/pkg/model"
 )
 
 // Digest stands for a Secret's data: what is the same has the same digest.
@@ -82,6 +83,12 @@ type Namespace struct {
 	Name string
 	// Terminating namespaces take no new objects; what they hold goes anyway.
 	Terminating bool
+}
+
+// Counted is a node or a pod, reduced to what capacity is counted from.
+type Counted[T model.Node | model.Pod] struct {
+	metav1.ObjectMeta
+	Of T
 }
 
 // Key names a Secret.

@@ -30,7 +30,7 @@ const (
 // shownNamespaces bounds how many namespaces a message lists.
 const shownNamespaces = 5
 
-// Facts are what a class's conditions say of it, apart from its own spec.
+// Facts are what a class's status says of it, apart from its own spec.
 type Facts struct {
 	// Holder is the older class that has the resource name, or nothing.
 	Holder string
@@ -39,10 +39,12 @@ type Facts struct {
 	// Blocked are the namespaces where a Secret that is not ours stands in
 	// the copy's place.
 	Blocked []string
+	// Capacity is to be published. Without it, what the class bears is kept.
+	Capacity *v1alpha1.Capacity
 }
 
 // Status returns the class's status as the facts have it, and whether that
-// differs from what the class bears. What is not a condition of ours is kept.
+// differs from what the class bears. Conditions that are not ours are kept.
 func Status(class *v1alpha1.GPUClass, facts Facts, now time.Time) (v1alpha1.GPUClassStatus, bool) {
 	status := *class.Status.DeepCopy()
 	status.ObservedGeneration = class.Generation
@@ -50,6 +52,9 @@ func Status(class *v1alpha1.GPUClass, facts Facts, now time.Time) (v1alpha1.GPUC
 		condition.ObservedGeneration = class.Generation
 		condition.LastTransitionTime = metav1.NewTime(now)
 		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if facts.Capacity != nil {
+		status.Capacity = facts.Capacity
 	}
 	return status, !equality.Semantic.DeepEqual(status, class.Status)
 }

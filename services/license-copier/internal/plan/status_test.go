@@ -85,6 +85,21 @@ func TestStatusKeepsWhatIsNotOurs(t *testing.T) {
 	assert.NotNil(t, meta.FindStatusCondition(status.Conditions, "Other"))
 }
 
+func TestStatusTakesTheCapacityThatIsToBePublished(t *testing.T) {
+	c := class("l40s", "")
+	c.Status, _ = Status(c, Facts{Sources: sources()}, noon)
+	assert.Nil(t, c.Status.Capacity, "what is not counted yet is not none")
+	none, changed := Status(c, Facts{Sources: sources(), Capacity: &v1alpha1.Capacity{}}, noon)
+	assert.True(t, changed)
+	assert.Equal(t, &v1alpha1.Capacity{}, none.Capacity)
+	c.Status = none
+	_, changed = Status(c, Facts{Sources: sources(), Capacity: &v1alpha1.Capacity{}}, noon)
+	assert.False(t, changed)
+	some, changed := Status(c, Facts{Sources: sources(), Capacity: &v1alpha1.Capacity{Free: 1}}, noon)
+	assert.True(t, changed)
+	assert.EqualValues(t, 1, some.Capacity.Free)
+}
+
 func TestAFaultIsReportedWhenItIsNewOnly(t *testing.T) {
 	c := class("l40s", "token")
 	token := sources(source("token", "not-a-real-token"))
