@@ -102,10 +102,10 @@ func install(ctx context.Context) error {
 	}
 	var applied []*unstructured.Unstructured
 	for _, object := range objects {
-		switch object.GetKind() {
-		case "Deployment":
+		switch object.GroupVersionKind().Group {
+		case "apps", "cert-manager.io": // there is nothing to run, nor to certify
 			continue
-		case "ValidatingWebhookConfiguration":
+		case "admissionregistration.k8s.io":
 			webhooks := object.Object["webhooks"].([]any)
 			for _, webhook := range webhooks {
 				webhook.(map[string]any)["clientConfig"] = map[string]any{"url": "https://" + closed + "/validate"}
