@@ -57,7 +57,9 @@ func newPass(view *View, ledgers shelf, now time.Time, newUID func() types.UID) 
 	}
 	for _, ledger := range ledgers {
 		for _, hold := range ledger.budget.Status.Holds {
-			p.fly(hold)
+			if !ledger.expired(hold.UID, now) {
+				p.fly(hold)
+			}
 		}
 	}
 	for namespace, ledger := range ledgers {
@@ -132,27 +134,49 @@ func (p *pass) root(namespace, quotaKey string, o *outcome) (*draft, error) {
 	return d, p.takeOver(d, o)
 }
 
-// takeOver adds to the draft the writes in flight of each ledger below whose
-// tenant has ceased to be a root. Such a ledger is written again too: a replica
-// that has not heard of it yet must not enter more there.
+// takeOver has each ledger below the draft's, whose tenant has ceased to be a
+// root, hand over its writes in flight.
 func (p *pass) takeOver(d *draft, o *outcome) error {
 	for below := range p.left {
-		if !model.IsTenantBelow(below, d.namespace) {
-			continue
+		if model.IsTenantBelow(below, d.namespace) {
+			if err := p.handOver(below, o); err != nil {
+				return err
+			}
 		}
-		old, err := p.open(below)
-		if err != nil {
-			return err
-		}
-		if old == nil {
-			continue
-		}
-		for _, hold := range old.holds {
-			d.add(hold)
-		}
-		old.dirty = true
-		o.needs(old)
 	}
+	return nil
+}
+
+// handOver enters the writes in flight of a ledger in the pools that its own
+// have become parts of. Only then it is written again, without those: a replica
+// that has not heard of it yet must not enter more there.
+func (p *pass) handOver(namespace string, o *outcome) error {
+	old, err := p.open(namespace)
+	if old == nil || err != nil {
+		return err
+	}
+	for _, pool := range old.base.budget.Status.Pools {
+		if p.declares(namespace, pool.Key) {
+			continue
+		}
+		for _, root := range p.view.tree.Roots(namespace, pool.Key, p.declarations) {
+			d, err := p.open(root)
+			switch {
+			case err != nil:
+				return err
+			case d == nil && p.declares(root, pool.Key):
+				return errNoNamespace{root}
+			case d == nil:
+				continue
+			}
+			for _, hold := range old.holds {
+				d.add(hold)
+			}
+			o.needs(d)
+		}
+	}
+	old.dirty = true
+	o.needs(old)
 	return nil
 }
 
@@ -163,6 +187,10 @@ type outcome struct {
 	// is entered in some of them.
 	drafts map[string]*draft
 	enters map[*draft]bool
+}
+
+func newOutcome() outcome {
+	return outcome{drafts: map[string]*draft{}, enters: map[*draft]bool{}}
 }
 
 func (o *outcome) needs(d *draft) { o.drafts[d.namespace] = d }
@@ -180,7 +208,7 @@ func (p *pass) decide(w Write, absent map[string]bool) (outcome, error) {
 
 // decideUse decides the write of an object that uses units.
 func (p *pass) decideUse(w Write) (outcome, error) {
-	o := outcome{drafts: map[string]*draft{}, enters: map[*draft]bool{}}
+	o := newOutcome()
 	raises := false
 	for _, quotaKey := range slices.Sorted(maps.Keys(w.New)) {
 		amount := w.New[quotaKey]
@@ -213,7 +241,7 @@ func (p *pass) decideUse(w Write) (outcome, error) {
 // decideTenant decides the write of a tenant's budget: in the pools that it
 // carves out of, and in those that it is the root of.
 func (p *pass) decideTenant(w Write) (outcome, error) {
-	o := outcome{drafts: map[string]*draft{}, enters: map[*draft]bool{}}
+	o := newOutcome()
 	own, ok := model.TenantNamespace(w.Key.Namespace, w.Key.Name)
 	if !ok {
 		return p.finish(w, o, false), nil

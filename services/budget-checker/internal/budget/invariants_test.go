@@ -267,3 +267,34 @@ func TestGivenUpWriteIsTakenBack(t *testing.T) {
 	}
 	assert.Empty(t, w.ledgers["tenant-x"].Status.Holds)
 }
+
+// A tenant's deletion is not reviewed. What was in flight in its pool counts in
+// the one above, and a replica that has not heard of it enters nothing more.
+func TestDeletedTenantLeavesItsWritesInFlightToThePoolAbove(t *testing.T) {
+	w := cloud(t, 2, 5)
+	w.store(tenant("tenant-x", "y"), total(3))
+	w.landAll()
+	ahead, behind := w.replicas[0], w.replicas[1]
+	require.Equal(t, Admitted, verdict(behind.ask(vm("tenant-x-y", "flying"), units(3))))
+	w.remove(tenant("tenant-x", "y"))
+	ahead.seeAll()
+	ahead.readAll()
+	ahead.refresh(t.Context())
+	assert.Equal(t, Exceeded, verdict(ahead.ask(vm("tenant-x", "vm"), units(3))), "3 of x's 5 may still be taken")
+	require.Equal(t, Admitted, verdict(ahead.ask(vm("tenant-x", "vm"), units(2))))
+	assert.Equal(t, Unavailable, verdict(behind.ask(vm("tenant-x-y", "late"), units(1))))
+	for len(w.flights) > 0 {
+		w.land(w.flights[0])
+	}
+	w.check("all of it was stored")
+}
+
+// What a tenant might have come to declare does not count once it has expired.
+func TestExpiredBudgetHasNoPool(t *testing.T) {
+	w := cloud(t, 1, 5)
+	r := w.replicas[0]
+	require.Equal(t, Admitted, verdict(r.ask(tenant("tenant-x", "y"), total(0))))
+	assert.Equal(t, Exceeded, verdict(r.ask(vm("tenant-x-y", "vm"), units(1))))
+	w.clock = w.clock.Add(holdLifetime)
+	assert.Equal(t, Admitted, verdict(r.ask(vm("tenant-x-y", "vm"), units(1))))
+}

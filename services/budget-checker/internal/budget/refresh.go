@@ -4,6 +4,7 @@ package budget
 
 import (
 	"context"
+	"errors"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -40,7 +41,23 @@ func (b *Book) outdated() (next map[string]*v1alpha1.GPUBudget, missing map[stri
 	b.view.mu.RLock()
 	defer b.view.mu.RUnlock()
 	p := b.newPass()
+	for namespace := range p.left {
+		o := newOutcome()
+		err := p.handOver(namespace, &o)
+		if e, ok := errors.AsType[errMissing](err); ok {
+			missing[e.namespace] = true
+		}
+		if err != nil {
+			continue
+		}
+		for above, d := range o.drafts {
+			next[above], _ = d.next()
+		}
+	}
 	for namespace := range p.ledgers {
+		if p.left[namespace] {
+			continue // or handed over by now
+		}
 		if len(next) == mostRefreshed {
 			return next, missing
 		}
