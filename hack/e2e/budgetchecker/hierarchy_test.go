@@ -115,3 +115,20 @@ func TestDryRunReservesNothing(t *testing.T) {
 	require.Error(t, dryRun(t, x, "dry", 2))
 	require.NoError(t, vm(t, x, "real", 1))
 }
+
+func TestBudgetsThatAreRaisedAndTenantsThatGo(t *testing.T) {
+	t.Parallel()
+	x := tenant(t, "tenant-root", total+": 4")
+	y := tenant(t, x, total+": 1")
+	require.NoError(t, vm(t, y, "one", 1))
+	refused(t, vm(t, y, "two", 1), total)
+	require.NoError(t, rebudget(t, x, y, `{"`+total+`":2}`))
+	require.Eventually(t, func() bool { return vm(t, y, "two", 1) == nil }, timeout, interval, "the budget was raised")
+	published(t, x, total, pool{limit: 4, carvedOut: 2, free: 2})
+
+	// Its use moves into the pool above, where it is counted with the rest.
+	remove(t, tenants, x, y[strings.LastIndex(y, "-")+1:])
+	published(t, x, total, pool{limit: 4, used: 2, free: 2})
+	require.NoError(t, vm(t, y, "three", 2))
+	refused(t, vm(t, x, "four", 1), total)
+}
