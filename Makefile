@@ -29,7 +29,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: up ## Show a VM get its GPU, and three that do not, with real KubeVirt
+demo: up ## Show a VM get its GPU, three that do not, and a budget that holds, with real KubeVirt
 	@hack/demo/demo.sh
 
 .PHONY: test

@@ -58,7 +58,7 @@ func (b *Book) outdated() (next map[string]*v1alpha1.GPUBudget, missing map[stri
 		if p.left[namespace] {
 			continue // or handed over by now
 		}
-		if len(next) == mostRefreshed {
+		if len(next) >= mostRefreshed {
 			return next, missing
 		}
 		d, err := p.open(namespace)
