@@ -62,8 +62,9 @@ func (b *balancer) probe(i int) {
 
 func (b *balancer) serve(client net.Conn) {
 	defer client.Close()
-	for range b.replicas {
-		i := int(b.next.Add(1)) % len(b.replicas)
+	first := int(b.next.Add(1))
+	for k := range b.replicas {
+		i := (first + k) % len(b.replicas)
 		if !b.ready[i].Load() {
 			continue
 		}

@@ -117,7 +117,7 @@ func (c *Cluster) installKubeVirt(ctx context.Context, binary string) error {
 	}); err != nil {
 		return err
 	}
-	if err := Apply(ctx, c.Config(), after); err != nil {
+	if err := c.applyWebhooks(ctx, after); err != nil {
 		return err
 	}
 	return c.waitAPIServices(ctx, after)
@@ -139,7 +139,7 @@ func (c *Cluster) localKubeVirt(objects []*unstructured.Unstructured, apiPort in
 			err = errors.Join(err, unstructured.SetNestedField(spec, int64(apiPort), "service", "port"))
 			object.Object["spec"] = spec
 			after = append(after, object)
-		case strings.HasSuffix(kind, "WebhookConfiguration"):
+		case configuresWebhooks(kind):
 			err = errors.Join(err, callByURL(object, "https://"+loopback(apiPort), c.CABundle()))
 			after = append(after, object)
 		default:

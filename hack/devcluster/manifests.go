@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -40,7 +39,7 @@ func localManifests(objects []*unstructured.Unstructured, baseURL string, ca []b
 				return manifests{}, err
 			}
 			m.objects = append(m.objects, object)
-		case strings.HasSuffix(kind, "WebhookConfiguration"):
+		case configuresWebhooks(kind):
 			if err := callByURL(object, baseURL, ca); err != nil {
 				return manifests{}, fmt.Errorf("read %s %s: %w", kind, name(object), err)
 			}

@@ -65,7 +65,8 @@ type Replica struct {
 
 // InstallService installs deploy/<name> of the repository in root and runs the
 // service as processes of this machine, with a token of its own ServiceAccount
-// and the arguments of its manifest. It returns when the service is ready.
+// and the arguments of its manifest. It returns when the service is ready and the
+// API server calls it.
 func (c *Cluster) InstallService(ctx context.Context, root, name string, o ServiceOptions) (*Service, error) {
 	s, err := c.installService(ctx, root, name, o)
 	if err != nil {
@@ -110,7 +111,10 @@ func (c *Cluster) installService(ctx context.Context, root, name string, o Servi
 	if err := c.runReplicas(ctx, name, kind, m, s, o); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	return s, Apply(ctx, c.Config(), m.webhooks)
+	if err := c.applyWebhooks(ctx, m.webhooks); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
 }
 
 // newService chooses the replicas' addresses.

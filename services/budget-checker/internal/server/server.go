@@ -51,7 +51,7 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 	}
 	var serving atomic.Bool
 	reviewMux := http.NewServeMux()
-	reviewMux.Handle(Path, newReviewer(admitter, log))
+	reviewMux.Handle(Path, closing(&serving, newReviewer(admitter, log)))
 	metricsMux := http.NewServeMux()
 	metricsMux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	healthMux := http.NewServeMux()
@@ -79,8 +79,10 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 			ReadHeaderTimeout: 10 * time.Second,
 			ReadTimeout:       30 * time.Second,
 			WriteTimeout:      60 * time.Second,
-			IdleTimeout:       120 * time.Second,
-			ErrorLog:          zap.NewStdLog(log),
+			// Longer than the API server keeps a connection that it does not use
+			// (90 s in client-go): ended here first, one could meet its next review.
+			IdleTimeout: 120 * time.Second,
+			ErrorLog:    zap.NewStdLog(log),
 		}
 		go func() {
 			var err error
@@ -127,4 +129,16 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 		return fmt.Errorf("finish requests in flight: %w", err)
 	}
 	return nil
+}
+
+// closing asks the client to end its connection with each answer that is given
+// while the server is not serving. Whoever keeps connections moves to other replicas
+// before this one ends them, which could meet a review that is on its way.
+func closing(serving *atomic.Bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !serving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }

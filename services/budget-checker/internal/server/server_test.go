@@ -148,6 +148,26 @@ func TestReviewsAreStillAcceptedDuringTheShutdownDelay(t *testing.T) {
 	assert.NoError(t, <-done)
 }
 
+func TestConnectionsEndWithAnAnswerDuringTheShutdownDelay(t *testing.T) {
+	config, stop, done := start(t, admitFunc(allow), 2*time.Second)
+	client := insecureClient()
+	client.Transport.(*http.Transport).DisableKeepAlives = false
+	ends := func() bool {
+		response, err := client.Post("https://"+config.Addr+Path, "application/json", strings.NewReader(reviewBody))
+		require.NoError(t, err)
+		defer response.Body.Close()
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, response.StatusCode)
+		return response.Close
+	}
+	assert.False(t, ends(), "before the end")
+	stop()
+	require.Eventually(t, func() bool { return status(config.HealthAddr+"/readyz") == http.StatusServiceUnavailable }, 10*time.Second, 10*time.Millisecond)
+	assert.True(t, ends(), "during the delay")
+	assert.NoError(t, <-done)
+}
+
 func TestRenewedCertificateIsServedWithoutARestart(t *testing.T) {
 	config, _, _ := start(t, admitFunc(allow), 0)
 	serial := func() int64 {

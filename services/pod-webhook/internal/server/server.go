@@ -50,7 +50,7 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 	}
 	var ready atomic.Bool
 	reviewMux := http.NewServeMux()
-	reviewMux.Handle(Path, newReviewer(admitter, log))
+	reviewMux.Handle(Path, closing(&ready, newReviewer(admitter, log)))
 	metricsMux := http.NewServeMux()
 	metricsMux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	healthMux := http.NewServeMux()
@@ -75,8 +75,10 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 			ReadHeaderTimeout: 10 * time.Second,
 			ReadTimeout:       30 * time.Second,
 			WriteTimeout:      60 * time.Second,
-			IdleTimeout:       120 * time.Second,
-			ErrorLog:          zap.NewStdLog(log),
+			// Longer than the API server keeps a connection that it does not use
+			// (90 s in client-go): ended here first, one could meet its next review.
+			IdleTimeout: 120 * time.Second,
+			ErrorLog:    zap.NewStdLog(log),
 		}
 		go func() {
 			var err error
@@ -123,4 +125,16 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 		return fmt.Errorf("finish requests in flight: %w", err)
 	}
 	return nil
+}
+
+// closing asks the client to end its connection with each answer that is given
+// while the server is not ready. Whoever keeps connections moves to other replicas
+// before this one ends them, which could meet a review that is on its way.
+func closing(ready *atomic.Bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ready.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
