@@ -18,6 +18,8 @@ LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)
 ARCH     ?= $(shell go env GOARCH)
 IMAGES   ?= gpu
 BUILDER  ?= docker build
+# Mounting an image takes root, if only that of a user namespace.
+UNSHARE   = $(if $(filter-out 0,$(shell id -u)),buildah unshare)
 
 # Modules are built and tested one by one, as their images and users do it:
 # a workspace would lend them each other's requirements.
@@ -33,7 +35,7 @@ demo: up ## Show a VM get its GPU, three that do not, and a budget that holds, w
 	@hack/demo/demo.sh
 
 .PHONY: test
-test: lint verify-generate test-unit test-e2e ## Unit tests, then end to end on a development cluster
+test: lint verify-generate test-unit test-images test-e2e ## Unit tests, the images, then end to end on a development cluster
 
 .PHONY: test-unit
 test-unit: ## Unit tests
@@ -43,12 +45,7 @@ test-unit: ## Unit tests
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 40m ./licensecopier ./kubevirt ./budgetchecker ./vmiwebhook ./guards ./matching
-
-.PHONY: test-shipping
-test-shipping: ## Install, upgrade and remove the manifests on a development cluster; render Cozystack's wiring
-	@$(DEVCLUSTER) build >/dev/null
-	@cd hack/e2e && GOWORK=off go test -count=1 -timeout 40m ./shipping
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 3 -timeout 40m ./licensecopier ./kubevirt ./shipping ./budgetchecker ./vmiwebhook ./guards ./matching
 	@cd hack/cozystack && GOWORK=off go test -count=1 ./...
 
 .PHONY: vet
@@ -71,9 +68,11 @@ images: image-binaries ## Build the images (BUILDER="docker build" or "buildah b
 	    -t $(IMAGES)/$$service:$(VERSION) -f services/$$service/Dockerfile bin/linux-$(ARCH); done
 
 .PHONY: test-images
-test-images: image-binaries ## Build the images with buildah and start them as root or in `buildah unshare`; installs Debian's buildah if there is none
+test-images: image-binaries ## Build the images with buildah and start them
+	@command -v buildah >/dev/null || { [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; } || \
+	  { echo "the tests of the images need buildah: install the package of this name"; exit 1; }
 	@command -v buildah >/dev/null || (apt-get update -qq && apt-get install -qq --no-install-recommends buildah) >/dev/null
-	@cd hack/images && GOWORK=off VERSION=$(VERSION) REVISION=$(REVISION) go test -count=1 ./...
+	@cd hack/images && GOWORK=off VERSION=$(VERSION) REVISION=$(REVISION) $(UNSHARE) go test -count=1 ./...
 
 .PHONY: bench
 bench: ## Benchmarks of the decisions

@@ -52,7 +52,7 @@ func TestEveryTargetBuilds(t *testing.T) {
 	for name, dir := range dirs {
 		t.Run(name, func(t *testing.T) {
 			for _, object := range build(t, dir) {
-				what := object.GetKind() + " " + object.GetName()
+				what := key(object)
 				checkNoWildcard(t, what, object)
 				if kind := object.GetKind(); kind != "Namespace" && kind != "CustomResourceDefinition" {
 					labels := object.GetLabels()

@@ -161,12 +161,22 @@ func waitTypes(t testing.TB) {
 }
 
 // install applies a target until the test ends, and returns when its pods, if
-// any, were created. The types and the namespace stay.
+// any, were created. The types and the namespace stay: to remove and make them
+// again takes long.
 func install(t testing.TB, dir string) {
 	t.Helper()
 	t.Cleanup(func() {
-		kubectl(t, "delete", "--ignore-not-found", "-k", dir)
-		installTypes(t)
+		var lines []byte
+		for _, object := range build(t, dir) {
+			if kind := object.GetKind(); kind != "Namespace" && kind != "CustomResourceDefinition" {
+				raw, err := object.MarshalJSON()
+				require.NoError(t, err)
+				lines = append(lines, raw...)
+			}
+		}
+		file := filepath.Join(t.TempDir(), "objects.json")
+		require.NoError(t, os.WriteFile(file, lines, 0o600))
+		kubectl(t, "delete", "--ignore-not-found", "-f", file)
 	})
 	kubectl(t, "apply", "-k", dir)
 	waitTypes(t)
@@ -176,7 +186,7 @@ func install(t testing.TB, dir string) {
 // build returns the objects of a target.
 func build(t testing.TB, dir string) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := env.Cluster.Kustomize(t.Context(), dir)
+	objects, err := env.Cluster.Kustomize(context.WithoutCancel(t.Context()), dir) // also while a test cleans up
 	require.NoError(t, err)
 	require.NotEmpty(t, objects)
 	return objects
@@ -191,7 +201,9 @@ func stored(t testing.TB, dir string) map[string]*unstructured.Unstructured {
 	require.NoError(t, err)
 	byName := map[string]*unstructured.Unstructured{}
 	for _, object := range objects {
-		byName[object.GetKind()+" "+object.GetName()] = object
+		byName[key(object)] = object
 	}
 	return byName
 }
+
+func key(object *unstructured.Unstructured) string { return object.GetKind() + " " + object.GetName() }

@@ -17,9 +17,15 @@ import (
 // everything returns the versions of all objects of the services, by service.
 func everything(t testing.TB) map[string]map[string]string {
 	t.Helper()
+	now := versions(t, target("."))
 	all := map[string]map[string]string{}
 	for _, service := range services(t) {
-		all[service] = versions(t, target(service))
+		all[service] = map[string]string{}
+		for _, object := range build(t, target(service)) {
+			if key := key(object); now[key] != "" {
+				all[service][key] = now[key]
+			}
+		}
 	}
 	return all
 }
