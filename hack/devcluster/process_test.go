@@ -167,7 +167,7 @@ func TestAttachedProcessDiesWithItsProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = program.Wait()
-	if err := poll(t.Context(), 10*time.Second, func() error {
+	if err := poll(t.Context(), time.Minute, func() error {
 		if id.alive() {
 			return errors.New("still runs")
 		}

@@ -75,7 +75,7 @@ func TestServiceServesWhileOneOfItsReplicasDoes(t *testing.T) {
 	if err := c.Restart(ctx, stopped.Process); err != nil {
 		t.Fatal(err)
 	}
-	if err := poll(ctx, 10*time.Second, func() error {
+	if err := poll(ctx, time.Minute, func() error {
 		if got := create(); !strings.Contains(got, answered) {
 			return errors.New(got)
 		}

@@ -29,7 +29,7 @@ import (
 
 const (
 	replicas = 3
-	timeout  = 30 * time.Second
+	timeout  = 60 * time.Second
 	interval = 50 * time.Millisecond
 
 	total  = "gpu.cozystack.io/total"

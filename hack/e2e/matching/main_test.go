@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	pollTimeout  = 10 * time.Second
+	pollTimeout  = 60 * time.Second
 	pollInterval = 20 * time.Millisecond
 	namespace    = "tenant-matching"
 )

@@ -28,7 +28,7 @@ import (
 
 const (
 	namespace = "cozy-gpu"
-	timeout   = 30 * time.Second
+	timeout   = 60 * time.Second
 	interval  = 100 * time.Millisecond
 )
 

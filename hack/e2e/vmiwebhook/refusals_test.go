@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	pollTimeout  = 20 * time.Second
+	pollTimeout  = 60 * time.Second
 	pollInterval = 100 * time.Millisecond
 )
 
