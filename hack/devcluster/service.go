@@ -162,7 +162,7 @@ func (c *Cluster) runReplicas(ctx context.Context, name string, kind serviceKind
 				"--tls-cert-file="+filepath.Join(certs, "tls.crt"),
 				"--tls-private-key-file="+filepath.Join(certs, "tls.key"),
 				// The balancer hears of it in a twentieth of a second.
-				"--shutdown-delay=250ms")
+				"--shutdown-delay=250ms", "--drain-timeout=3s")
 		}
 		process := name
 		if len(s.Replicas) > 1 {

@@ -36,7 +36,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	_, err := parseOptions([]string{"--help"}, &out)
 	require.ErrorIs(t, err, flag.ErrHelp)
 	for _, name := range []string{
-		"addr", "metrics-addr", "health-addr", "tls-cert-file", "tls-private-key-file", "shutdown-delay",
+		"addr", "metrics-addr", "health-addr", "tls-cert-file", "tls-private-key-file", "shutdown-delay", "drain-timeout",
 		"kubeconfig", "ledger-namespace", "kube-api-qps", "kube-api-burst", "log-level", "version",
 	} {
 		assert.Contains(t, out.String(), "-"+name)
@@ -57,6 +57,8 @@ func TestWrongValuesNameTheFlagInOneLine(t *testing.T) {
 		"--kube-api-qps=Inf":      "--kube-api-qps",
 		"--log-level=fatal":       "--log-level",
 		"--shutdown-delay=999h":   "--shutdown-delay",
+		"--drain-timeout=-1s":     "--drain-timeout",
+		"--drain-timeout=999h":    "--drain-timeout",
 		"--kube-api-burst=-1":     "--kube-api-burst",
 		"--log-level=loud":        "-log-level",
 		"--ledger-namespace=":     "--ledger-namespace",

@@ -17,7 +17,8 @@ import (
 	"cozystack.io/gpu/services/vmi-webhook/internal/server"
 )
 
-const maxShutdownDelay = time.Minute
+// maxWait bounds each of the waits after SIGTERM.
+const maxWait = 10 * time.Minute
 
 type options struct {
 	server     server.Config
@@ -40,6 +41,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.server.CertFile, "tls-cert-file", "/etc/tls/tls.crt", "`file` with the serving certificate; a renewed one is picked up")
 	flags.StringVar(&o.server.KeyFile, "tls-private-key-file", "/etc/tls/tls.key", "`file` with the certificate's private key")
 	flags.DurationVar(&o.server.ShutdownDelay, "shutdown-delay", 5*time.Second, "how long reviews are still accepted after SIGTERM, while /readyz already fails")
+	flags.DurationVar(&o.server.DrainTimeout, "drain-timeout", 95*time.Second, "how long after that connections are waited for that the API server keeps; it ends unused ones after 90s")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; without it, the pod's service account is used")
 	flags.Float64Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server, sustained")
 	flags.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server at once")
@@ -74,8 +76,15 @@ func (o options) validate(arguments []string) error {
 			return fmt.Errorf("flag --%s must not be empty", file.flag)
 		}
 	}
-	if o.server.ShutdownDelay < 0 || o.server.ShutdownDelay > maxShutdownDelay {
-		return fmt.Errorf("invalid value %s for flag --shutdown-delay: must be from 0s to %s", o.server.ShutdownDelay, maxShutdownDelay)
+	for _, wait := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"shutdown-delay", o.server.ShutdownDelay}, {"drain-timeout", o.server.DrainTimeout},
+	} {
+		if wait.value < 0 || wait.value > maxWait {
+			return fmt.Errorf("invalid value %s for flag --%s: must be from 0s to %s", wait.value, wait.flag, maxWait)
+		}
 	}
 	if !(o.qps >= 1 && o.qps <= 1e6) || o.burst < 1 {
 		return fmt.Errorf("flags --kube-api-qps (up to 1e6) and --kube-api-burst must be at least 1, got %v and %d", o.qps, o.burst)

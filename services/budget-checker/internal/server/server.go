@@ -34,6 +34,9 @@ type Config struct {
 	// was told to end and reports that it is not ready: until then the API
 	// server may not have heard of it.
 	ShutdownDelay time.Duration
+	// DrainTimeout bounds how long after that the connections are waited for
+	// that clients keep over HTTP/1.1.
+	DrainTimeout time.Duration
 }
 
 // Metrics returns the package's collectors.
@@ -68,6 +71,7 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 	})
 
 	failed := make(chan error, 3)
+	var kept connections
 	serve := func(addr string, handler http.Handler, tlsConfig *tls.Config) (*http.Server, error) {
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
@@ -83,6 +87,9 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 			// (90 s in client-go): ended here first, one could meet its next review.
 			IdleTimeout: 120 * time.Second,
 			ErrorLog:    zap.NewStdLog(log),
+		}
+		if tlsConfig != nil {
+			server.ConnState = kept.track
 		}
 		go func() {
 			var err error
@@ -123,22 +130,11 @@ func Run(ctx context.Context, config Config, admitter Admitter, ready func() boo
 	serving.Store(false)
 	log.Info("shutting down", zap.Duration("delay", config.ShutdownDelay))
 	time.Sleep(config.ShutdownDelay)
+	kept.wait(config.DrainTimeout)
 	finish, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := webhook.Shutdown(finish); err != nil {
 		return fmt.Errorf("finish requests in flight: %w", err)
 	}
 	return nil
-}
-
-// closing asks the client to end its connection with each answer that is given
-// while the server is not serving. Whoever keeps connections moves to other replicas
-// before this one ends them, which could meet a review that is on its way.
-func closing(serving *atomic.Bool, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !serving.Load() {
-			w.Header().Set("Connection", "close")
-		}
-		next.ServeHTTP(w, r)
-	})
 }

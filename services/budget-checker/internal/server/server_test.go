@@ -62,12 +62,14 @@ func always() bool { return true }
 // Run returned.
 func start(t *testing.T, admitter Admitter, delay time.Duration) (config Config, stop context.CancelFunc, done chan error) {
 	t.Helper()
+	return startWith(t, admitter, Config{ShutdownDelay: delay, DrainTimeout: time.Minute})
+}
+
+func startWith(t *testing.T, admitter Admitter, config Config) (_ Config, stop context.CancelFunc, done chan error) {
+	t.Helper()
 	dir := t.TempDir()
-	config = Config{
-		Addr: freeAddr(t), MetricsAddr: freeAddr(t), HealthAddr: freeAddr(t),
-		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
-		ShutdownDelay: delay,
-	}
+	config.Addr, config.MetricsAddr, config.HealthAddr = freeAddr(t), freeAddr(t), freeAddr(t)
+	config.CertFile, config.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writePair(t, config.CertFile, config.KeyFile, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	done = make(chan error, 1)
@@ -145,26 +147,6 @@ func TestReviewsAreStillAcceptedDuringTheShutdownDelay(t *testing.T) {
 	require.NoError(t, err)
 	defer response.Body.Close()
 	assert.Equal(t, http.StatusOK, response.StatusCode)
-	assert.NoError(t, <-done)
-}
-
-func TestConnectionsEndWithAnAnswerDuringTheShutdownDelay(t *testing.T) {
-	config, stop, done := start(t, admitFunc(allow), 2*time.Second)
-	client := insecureClient()
-	client.Transport.(*http.Transport).DisableKeepAlives = false
-	ends := func() bool {
-		response, err := client.Post("https://"+config.Addr+Path, "application/json", strings.NewReader(reviewBody))
-		require.NoError(t, err)
-		defer response.Body.Close()
-		_, err = io.Copy(io.Discard, response.Body)
-		require.NoError(t, err)
-		assert.Equal(t, http.StatusOK, response.StatusCode)
-		return response.Close
-	}
-	assert.False(t, ends(), "before the end")
-	stop()
-	require.Eventually(t, func() bool { return status(config.HealthAddr+"/readyz") == http.StatusServiceUnavailable }, 10*time.Second, 10*time.Millisecond)
-	assert.True(t, ends(), "during the delay")
 	assert.NoError(t, <-done)
 }
 
