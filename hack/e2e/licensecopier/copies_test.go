@@ -64,9 +64,9 @@ func TestCopiesFollowTheClass(t *testing.T) {
 	old := class(t, "old-name", "one")
 	copied(t, namespace, "old-name", token)
 	env.Delete(t, suite.GPUClasses, old)
+	gone(t, namespace, "old-name")
 	class(t, "new-name", "one")
 	copied(t, namespace, "new-name", token)
-	gone(t, namespace, "old-name")
 	assert.Equal(t, "create delete create", verbs(t, log, namespace), "renamed")
 
 	patchClass(t, "new-name", `{"spec":{"license":{"secretName":"two"}}}`)
