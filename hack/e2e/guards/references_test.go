@@ -50,16 +50,15 @@ func TestVirtControllerCopiesFromOwnersOnly(t *testing.T) {
 		kind, apiVersion, owner string
 		controller, allowed     bool
 	}{
-		"a VM of a pool":                          {"VirtualMachine", "pool.kubevirt.io/v1beta1", "VirtualMachinePool", true, true},
 		"a VMI of a VM":                           {"VirtualMachineInstance", "kubevirt.io/v1", "VirtualMachine", true, true},
-		"a VM of a foreign owner":                 {"VirtualMachine", "example.com/v1", "VirtualMachinePool", true, false},
-		"a VM of an owner that does not control":  {"VirtualMachine", "pool.kubevirt.io/v1beta1", "VirtualMachinePool", false, false},
-		"a VM of an owner with a misleading name": {"VirtualMachine", "pool-kubevirt.io/v1", "VirtualMachinePool", true, false},
+		"a VMI of a foreign owner":                {"VirtualMachineInstance", "example.com/v1", "VirtualMachine", true, false},
+		"a VMI of an owner that does not control": {"VirtualMachineInstance", "kubevirt.io/v1", "VirtualMachine", false, false},
+		"a VMI of an owner with a longer name":    {"VirtualMachineInstance", "kubevirt.io.example.com/v1", "VirtualMachine", true, false},
+		"a VM of a VM":                            {"VirtualMachine", "kubevirt.io/v1", "VirtualMachine", true, false},
+		"a VM of a pool":                          {"VirtualMachine", "pool.kubevirt.io/v1beta1", "VirtualMachinePool", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object := machine(t, tc.kind, namespace, takesTwo, noDevices)
-			controller := tc.controller
-			object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: tc.apiVersion, Kind: tc.owner, Name: "owner", UID: "00000000-0000-0000-0000-000000000001", Controller: &controller}})
+			object := owned(machine(t, tc.kind, namespace, takesTwo, noDevices), tc.apiVersion, tc.owner, tc.controller)
 			err := try(virtController, kinds[tc.kind].resource, object)
 			if tc.allowed {
 				assert.NoError(t, err)
@@ -71,13 +70,31 @@ func TestVirtControllerCopiesFromOwnersOnly(t *testing.T) {
 	}
 }
 
+func owned(object *unstructured.Unstructured, apiVersion, kind string, controller bool) *unstructured.Unstructured {
+	object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "owner", UID: "00000000-0000-0000-0000-000000000001", Controller: &controller}})
+	return object
+}
+
+// A restore has virt-controller write a snapshot's template over that of a VM,
+// whose owners stay as the tenant set them; so are the snapshot's contents.
+func TestRestoreOverAVMWithAForgedOwnerGivesNoClasses(t *testing.T) {
+	class(t, "h100", h100Resource)
+	namespace, admin := tenant(t)
+	for apiVersion, kind := range map[string]string{"kubevirt.io/v1": "VirtualMachine", "pool.kubevirt.io/v1beta1": "VirtualMachinePool"} {
+		object := create(t, admin, vms, owned(machine(t, "VirtualMachine", namespace, plain, noDevices), apiVersion, kind, true))
+		restored := "{spec: {template: {metadata: " + takesTwo + "}}}"
+		assertForbidden(t, merge(t, virtController, vms, namespace, "vm", restored), mayNot)
+		env.Delete(t, vms, object)
+	}
+}
+
 // The whole way: the Helm controller writes, virt-controller copies, vmi-webhook
 // adds the devices. A younger class of the same device does not stand in the way.
 func TestClassesReachTheVMI(t *testing.T) {
 	class(t, "h100", h100Resource)
 	env.Create(t, suite.GPUClasses, suite.Object(t, "{apiVersion: cozystack.io/v1alpha1, kind: GPUClass, metadata: {name: twin}, spec: {mode: Passthrough, resourceName: nvidia.com/H100}}"))
 	waitGuarded(t, "twin", h100Resource)
-	for _, kind := range []string{"VirtualMachine", "VirtualMachineInstanceReplicaSet", "VirtualMachinePool"} {
+	for _, kind := range []string{"VirtualMachine", "VirtualMachineInstanceReplicaSet"} {
 		t.Run(kind, func(t *testing.T) {
 			namespace, _ := tenant(t)
 			create(t, helm, kinds[kind].resource, running(t, machine(t, kind, namespace, takesTwo, noDevices)))
