@@ -13,6 +13,10 @@ var ledgerWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 // Metrics returns the collectors of the package and of the book.
 func (b *Book) Metrics() []prometheus.Collector {
+	// From the start, so that alerts can compare them.
+	for _, result := range []string{"success", "conflict", "error"} {
+		ledgerWrites.WithLabelValues(result)
+	}
 	return []prometheus.Collector{ledgerWrites, pools{b}}
 }
 
