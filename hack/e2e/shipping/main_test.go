@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -183,27 +185,40 @@ func install(t testing.TB, dir string) {
 	waitPods(t, dir)
 }
 
+// built keeps what build returned: to ask kubectl takes a while, and no target
+// changes once it was built.
+var built = map[string][]*unstructured.Unstructured{}
+
 // build returns the objects of a target.
 func build(t testing.TB, dir string) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := env.Cluster.Kustomize(context.WithoutCancel(t.Context()), dir) // also while a test cleans up
-	require.NoError(t, err)
-	require.NotEmpty(t, objects)
-	return objects
+	if built[dir] == nil {
+		objects, err := env.Cluster.Kustomize(context.WithoutCancel(t.Context()), dir) // also while a test cleans up
+		require.NoError(t, err)
+		require.NotEmpty(t, objects)
+		built[dir] = objects
+	}
+	return built[dir]
 }
 
 // stored returns the objects of a target as the API server has them, by kind
 // and name. Those that are not there are left out.
 func stored(t testing.TB, dir string) map[string]*unstructured.Unstructured {
 	t.Helper()
-	out := kubectl(t, "get", "--ignore-not-found", "-o", "json", "-k", dir)
-	objects, err := devcluster.ParseObjects(strings.NewReader(out))
-	require.NoError(t, err)
-	byName := map[string]*unstructured.Unstructured{}
-	for _, object := range objects {
-		byName[key(object)] = object
+	found := map[string]*unstructured.Unstructured{}
+	for _, object := range build(t, dir) {
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		namespace := object.GetNamespace()
+		if resource.Group == "admissionregistration.k8s.io" {
+			namespace = "" // Kustomize gives policies one
+		}
+		got, err := env.Dynamic.Resource(resource).Namespace(namespace).Get(context.WithoutCancel(t.Context()), object.GetName(), metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			require.NoError(t, err, key(object))
+			found[key(object)] = got
+		}
 	}
-	return byName
+	return found
 }
 
 func key(object *unstructured.Unstructured) string { return object.GetKind() + " " + object.GetName() }

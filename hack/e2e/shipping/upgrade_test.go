@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -88,22 +87,36 @@ func TestUpgradingAServiceTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// readyNode creates a node. Nobody renews its lease, so it is ready for less than
-// a minute.
-func readyNode(t testing.TB, name string) {
+// readyNodes creates nodes. Nobody renews their leases, so they are ready for less
+// than a minute.
+func readyNodes(t testing.TB, names ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	node, err := env.Kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{corev1.LabelHostname: name},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, env.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})) })
-	node.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("20"),
+	nodes := env.Kube.CoreV1().Nodes()
+	for _, name := range names {
+		node, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{corev1.LabelHostname: name},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, nodes.Delete(ctx, name, metav1.DeleteOptions{})) })
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+		_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		require.NoError(t, err)
 	}
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
-	_, err = env.Kube.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	// Pods do not count a node until the node controller has removed its taint. They
+	// find room only once all are counted.
+	for _, name := range names {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+			require.NoError(c, err)
+			require.Empty(c, node.Spec.Taints)
+		}, timeout, interval)
+	}
+	for _, name := range names {
+		room := []byte(`{"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}}`)
+		_, err := nodes.Patch(ctx, name, types.MergePatchType, room, metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	}
 }
 
 // The scheduler puts the replicas of each service on different nodes, and nodes
@@ -124,8 +137,7 @@ func TestReplicasAreSpreadAndDrainedOneByOne(t *testing.T) {
 			assert.Empty(c, left.Items)
 		}, timeout, interval)
 	})
-	readyNode(t, "node-a")
-	readyNode(t, "node-b")
+	readyNodes(t, "node-a", "node-b")
 
 	for _, service := range services(t) {
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
