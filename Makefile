@@ -45,7 +45,7 @@ test-unit: ## Unit tests
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
-	@cd hack/e2e && GOWORK=off go test -count=1 -p 3 -timeout 40m ./shipping ./licensecopier ./kubevirt ./budgetchecker ./vmiwebhook ./guards ./matching
+	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 40m ./shipping ./licensecopier ./budgetchecker ./kubevirt ./guards ./vmiwebhook ./matching
 	@cd hack/cozystack && GOWORK=off go test -count=1 ./...
 
 .PHONY: vet
