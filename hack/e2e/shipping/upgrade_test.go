@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -93,15 +94,18 @@ func readyNodes(t testing.TB, names ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	nodes := env.Kube.CoreV1().Nodes()
+	patchStatus := func(name string, patch []byte) { // the node controller writes nodes too
+		_, err := nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	}
 	for _, name := range names {
-		node, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		_, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{corev1.LabelHostname: name},
 		}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, nodes.Delete(ctx, name, metav1.DeleteOptions{})) })
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
-		_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		ready := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": %q}]}}`, time.Now().UTC().Format(time.RFC3339))
+		patchStatus(name, ready)
 	}
 	// Pods do not count a node until the node controller has removed its taint. They
 	// find room only once all are counted.
@@ -113,9 +117,7 @@ func readyNodes(t testing.TB, names ...string) {
 		}, timeout, interval)
 	}
 	for _, name := range names {
-		room := []byte(`{"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}}`)
-		_, err := nodes.Patch(ctx, name, types.MergePatchType, room, metav1.PatchOptions{}, "status")
-		require.NoError(t, err)
+		patchStatus(name, []byte(`{"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}}`))
 	}
 }
 
