@@ -41,6 +41,10 @@ test: lint verify-generate test-unit test-images test-e2e ## Unit tests, the ima
 test-unit: ## Unit tests
 	@$(call each,$(SHARED) $(SERVICES),go test ./...)
 
+.PHONY: test-race
+test-race: ## Unit tests with the race detector, which needs a C compiler
+	@$(call each,$(SHARED) $(SERVICES),CGO_ENABLED=1 go test -race ./...)
+
 .PHONY: test-e2e
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
 	@$(DEVCLUSTER) build >/dev/null

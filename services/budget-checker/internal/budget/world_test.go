@@ -28,7 +28,8 @@ import (
 // world is a cluster in which all that takes time is done by hand: replicas see
 // events late, writes land late or never, clocks are apart.
 type world struct {
-	t          *testing.T
+	t *testing.T
+	// mu guards what a replica reads and writes of ledgers many at once.
 	mu         sync.Mutex
 	version    uint64
 	clock      time.Time
@@ -100,6 +101,10 @@ func (w *world) start(skew time.Duration) *replica {
 func (w *world) uid() types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.nextUID()
+}
+
+func (w *world) nextUID() types.UID {
 	w.uids++
 	return types.UID(fmt.Sprintf("uid-%d", w.uids))
 }
@@ -219,24 +224,20 @@ func (r *replica) readAll() {
 // Ensure, Get and Update are the API server's part of the ledgers.
 func (r *replica) Ensure(_ context.Context, namespace string) (*v1alpha1.GPUBudget, error) {
 	w := r.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !w.namespaces[namespace] {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	}
 	if w.ledgers[namespace] == nil {
-		w.ledgers[namespace] = &v1alpha1.GPUBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: w.uid(), ResourceVersion: w.locked(w.next)}}
+		w.ledgers[namespace] = &v1alpha1.GPUBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: w.nextUID(), ResourceVersion: w.next()}}
 	}
 	ledger := w.ledgers[namespace]
 	if mark, ok := w.marks[namespace]; ok && mark != ledger.UID && ledger.Status.Barrier == "" {
-		ledger.Status.Barrier = w.uid()
+		ledger.Status.Barrier = w.nextUID()
 	}
 	w.marks[namespace] = ledger.UID
 	return ledger.DeepCopy(), nil
-}
-
-func (w *world) locked(do func() string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return do()
 }
 
 func (r *replica) Get(_ context.Context, namespace string) (*v1alpha1.GPUBudget, error) {
