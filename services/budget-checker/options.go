@@ -108,10 +108,14 @@ func (o options) validate(arguments []string) error {
 	return nil
 }
 
-func (o options) restConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+func (o options) restConfig() (config *rest.Config, err error) {
+	if o.kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	} else {
+		config, err = rest.InClusterConfig()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read how to reach the API server: %w", err)
+		return nil, fmt.Errorf("read how to reach the API server, from --kubeconfig or else the pod's account: %w", err)
 	}
 	config.QPS, config.Burst = float32(o.qps), o.burst
 	config.UserAgent = "budget-checker"

@@ -4,6 +4,7 @@ package main
 
 import (
 	"flag"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,6 +30,16 @@ func TestLedgersAreCountedInThePodsNamespaceUnlessTheFlagSaysOtherwise(t *testin
 	o, err = parseOptions([]string{"--ledger-namespace=elsewhere"}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "elsewhere", o.ledgerNamespace)
+}
+
+func TestWithoutAWayToTheAPIServerTheFlagIsNamed(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // no pod
+	for _, kubeconfig := range []string{"", filepath.Join(t.TempDir(), "missing")} {
+		_, err := options{kubeconfig: kubeconfig}.restConfig()
+		require.ErrorContains(t, err, "--kubeconfig")
+		require.ErrorContains(t, err, kubeconfig)
+		assert.NotContains(t, err.Error(), "KUBERNETES_MASTER", "which is not read")
+	}
 }
 
 func TestHelpListsEveryFlag(t *testing.T) {

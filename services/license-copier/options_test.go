@@ -4,6 +4,7 @@ package main
 
 import (
 	"flag"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,6 +21,16 @@ func TestDefaultsAreValid(t *testing.T) {
 	assert.Equal(t, zapcore.InfoLevel, o.logLevel)
 	assert.Equal(t, gpu.LicenseSecretNamespace, o.licenseNamespace)
 	assert.True(t, o.leaderElect)
+}
+
+func TestWithoutAWayToTheAPIServerTheFlagIsNamed(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // no pod
+	for _, kubeconfig := range []string{"", filepath.Join(t.TempDir(), "missing")} {
+		_, err := options{kubeconfig: kubeconfig}.restConfig()
+		require.ErrorContains(t, err, "--kubeconfig")
+		require.ErrorContains(t, err, kubeconfig)
+		assert.NotContains(t, err.Error(), "KUBERNETES_MASTER", "which is not read")
+	}
 }
 
 func TestHelpListsEveryFlag(t *testing.T) {

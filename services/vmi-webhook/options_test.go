@@ -4,6 +4,7 @@ package main
 
 import (
 	"flag"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +18,16 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, zapcore.InfoLevel, o.logLevel)
 	assert.Equal(t, ":8443", o.server.Addr)
+}
+
+func TestWithoutAWayToTheAPIServerTheFlagIsNamed(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // no pod
+	for _, kubeconfig := range []string{"", filepath.Join(t.TempDir(), "missing")} {
+		_, err := options{kubeconfig: kubeconfig}.restConfig()
+		require.ErrorContains(t, err, "--kubeconfig")
+		require.ErrorContains(t, err, kubeconfig)
+		assert.NotContains(t, err.Error(), "KUBERNETES_MASTER", "which is not read")
+	}
 }
 
 func TestHelpListsEveryFlag(t *testing.T) {

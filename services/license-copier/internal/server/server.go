@@ -41,12 +41,12 @@ func Run(ctx context.Context, config Config, metrics prometheus.Gatherer, log *z
 	})
 	failed := errors.New("a listener failed")
 	for _, endpoint := range []struct {
-		addr string
-		mux  http.Handler
-	}{{config.MetricsAddr, metricsMux}, {config.HealthAddr, healthMux}} {
+		flag, addr string
+		mux        http.Handler
+	}{{"metrics-addr", config.MetricsAddr, metricsMux}, {"health-addr", config.HealthAddr, healthMux}} {
 		listener, err := net.Listen("tcp", endpoint.addr)
 		if err != nil {
-			return fmt.Errorf("listen: %w", err)
+			return fmt.Errorf("serve on --%s: %w", endpoint.flag, err)
 		}
 		server := &http.Server{
 			Handler:           endpoint.mux,
@@ -59,7 +59,7 @@ func Run(ctx context.Context, config Config, metrics prometheus.Gatherer, log *z
 		defer server.Close()
 		go func() {
 			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-				stop(fmt.Errorf("%w: serve on %s: %w", failed, endpoint.addr, err))
+				stop(fmt.Errorf("%w: serve on --%s: %w", failed, endpoint.flag, err))
 			}
 		}()
 	}

@@ -100,6 +100,7 @@ func TestAnAddressThatIsTakenIsAnErrorBeforeWorkBegins(t *testing.T) {
 				assert.Fail(t, "work has begun")
 				return nil
 			})
+			require.ErrorContains(t, err, "--health-addr: ")
 			require.ErrorContains(t, err, "address already in use")
 		})
 	}

@@ -68,10 +68,10 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 
 	failed := make(chan error, 3)
 	var kept connections
-	serve := func(addr string, handler http.Handler, tlsConfig *tls.Config) (*http.Server, error) {
+	serve := func(flag, addr string, handler http.Handler, tlsConfig *tls.Config) (*http.Server, error) {
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
+			return nil, fmt.Errorf("serve on --%s: %w", flag, err)
 		}
 		server := &http.Server{
 			Handler:           handler,
@@ -95,22 +95,22 @@ func Run(ctx context.Context, config Config, admitter Admitter, metrics promethe
 				err = server.Serve(listener)
 			}
 			if !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("serve on %s: %w", addr, err)
+				failed <- fmt.Errorf("serve on --%s: %w", flag, err)
 			}
 		}()
 		return server, nil
 	}
-	health, err := serve(config.HealthAddr, healthMux, nil)
+	health, err := serve("health-addr", config.HealthAddr, healthMux, nil)
 	if err != nil {
 		return err
 	}
 	defer health.Close()
-	scrape, err := serve(config.MetricsAddr, metricsMux, nil)
+	scrape, err := serve("metrics-addr", config.MetricsAddr, metricsMux, nil)
 	if err != nil {
 		return err
 	}
 	defer scrape.Close()
-	webhook, err := serve(config.Addr, reviewMux, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get})
+	webhook, err := serve("addr", config.Addr, reviewMux, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get})
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (c *certificate) load() error {
 	for i, file := range []string{c.certFile, c.keyFile} {
 		info, err := os.Stat(file)
 		if err != nil {
-			return fmt.Errorf("read serving certificate: %w", err)
+			return fmt.Errorf("read the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
 		}
 		modified[i] = info.ModTime()
 	}
@@ -74,7 +74,7 @@ func (c *certificate) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return fmt.Errorf("read serving certificate %s and key %s: %w", c.certFile, c.keyFile, err)
+		return fmt.Errorf("read the serving certificate of --tls-cert-file %s and --tls-private-key-file %s: %w", c.certFile, c.keyFile, err)
 	}
 	c.pair, c.loaded = &pair, modified
 	certificateExpiry.Set(float64(pair.Leaf.NotAfter.Unix()))
