@@ -17,7 +17,18 @@ func (b *Book) Metrics() []prometheus.Collector {
 	for _, result := range []string{"success", "conflict", "error"} {
 		ledgerWrites.WithLabelValues(result)
 	}
-	return []prometheus.Collector{ledgerWrites, pools{b}}
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "gpu",
+		Subsystem: "budget_checker",
+		Name:      "ready",
+		Help:      "1 once the replica has read all that is counted, and so can decide; 0 before.",
+	}, func() float64 {
+		if b.view.Ready() {
+			return 1
+		}
+		return 0
+	})
+	return []prometheus.Collector{ledgerWrites, pools{b}, ready}
 }
 
 // pools shows the ledgers as this replica knows them.

@@ -41,6 +41,10 @@ type Config struct {
 
 // Metrics returns the package's collectors.
 func Metrics() []prometheus.Collector {
+	// From the start, so that alerts see the first of each.
+	for _, outcome := range []string{"admitted", "refused", "busy", "unavailable", "failed"} {
+		reviews.WithLabelValues(outcome)
+	}
 	return []prometheus.Collector{reviews, refusals, panics, certificateExpiry}
 }
 

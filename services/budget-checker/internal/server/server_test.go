@@ -189,6 +189,9 @@ func TestMetricsAreServed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(body), "gpu_budget_checker_panics_total")
 	assert.Contains(t, string(body), "gpu_budget_checker_certificate_expiry_timestamp_seconds")
+	for _, outcome := range []string{"admitted", "refused", "busy", "unavailable", "failed"} {
+		assert.Contains(t, string(body), `gpu_budget_checker_review_duration_seconds_count{outcome="`+outcome+`"}`)
+	}
 }
 
 func TestRunFailsWhereItCannotServe(t *testing.T) {

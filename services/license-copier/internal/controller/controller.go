@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -121,6 +122,8 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 	c.log.Info("caches are filled", zap.Duration("duration", time.Since(start)),
 		zap.Int("namespaces", len(c.caches.Namespaces.GetStore().ListKeys())), zap.Int("copies", len(c.caches.Copies.GetStore().ListKeys())))
 
+	c.tally.work(true)
+	defer c.tally.work(false)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() { c.work(ctx, c.namespaces, c.reconcileNamespace) })
@@ -173,6 +176,7 @@ func (c *Controller) guard(ctx context.Context, item string, reconcile func(cont
 	defer func() {
 		if r := recover(); r != nil {
 			panics.Inc()
+			c.log.Error("panic", zap.String("item", item), zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
 			err = errors.Join(err, fmt.Errorf("panic: %v", r))
 		}
 	}()

@@ -66,9 +66,10 @@ const (
 // replica leads.
 type Tally struct {
 	mu         sync.Mutex
+	working    bool
 	namespaces map[string]map[string]standing // by namespace and class
 
-	wanted, present, blocked, oldest *prometheus.Desc
+	atWork, wanted, present, blocked, oldest *prometheus.Desc
 }
 
 type standing struct {
@@ -85,11 +86,19 @@ func NewTally() *Tally {
 	}
 	return &Tally{
 		namespaces: map[string]map[string]standing{},
+		atWork:     gauge("working", "1 on the replica that leads, once it has read what it works from; else 0."),
 		wanted:     gauge("copies_wanted", "Copies that there must be, by class.", "class"),
 		present:    gauge("copies_present", "Wanted copies that exist, by class.", "class"),
 		blocked:    gauge("copies_blocked", "Wanted copies whose name a Secret has that is no copy, by class.", "class"),
 		oldest:     gauge("oldest_unmet_copy_age_seconds", "How long the wanted copy has been missing that has been so the longest; 0 when none is."),
 	}
+}
+
+// work notes whether this replica leads and has read what it works from.
+func (t *Tally) work(now bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.working = now
 }
 
 // set notes the state of the namespace's wanted copies, by class. One that is
@@ -117,7 +126,7 @@ func (t *Tally) set(namespace string, states map[string]State, since time.Time) 
 
 // Describe implements prometheus.Collector.
 func (t *Tally) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{t.wanted, t.present, t.blocked, t.oldest} {
+	for _, desc := range []*prometheus.Desc{t.atWork, t.wanted, t.present, t.blocked, t.oldest} {
 		descs <- desc
 	}
 }
@@ -157,4 +166,9 @@ func (t *Tally) Collect(metrics chan<- prometheus.Metric) {
 		gauge(t.blocked, float64(c.blocked), class)
 	}
 	gauge(t.oldest, oldest.Seconds())
+	working := 0.0
+	if t.working {
+		working = 1
+	}
+	gauge(t.atWork, working)
 }

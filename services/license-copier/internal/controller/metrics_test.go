@@ -3,21 +3,24 @@
 package controller
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"cozystack.io/gpu/pkg/model/v1alpha1"
 )
 
-// gauges returns the values by name and labels.
-func gauges(t *testing.T, tally prometheus.Collector) map[string]float64 {
+// gauges returns the values of gauges and counters by name and labels.
+func gauges(t *testing.T, collector prometheus.Collector) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(tally)
+	registry.MustRegister(collector)
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	values := map[string]float64{}
@@ -27,7 +30,7 @@ func gauges(t *testing.T, tally prometheus.Collector) map[string]float64 {
 			for _, label := range metric.GetLabel() {
 				name += " " + label.GetValue()
 			}
-			values[name] = metric.GetGauge().GetValue()
+			values[name] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 		}
 	}
 	return values
@@ -49,6 +52,32 @@ func TestTallyCountsCopiesByClass(t *testing.T) {
 	assert.EqualValues(t, 1, values["gpu_license_copier_copies_present x"])
 	assert.NotContains(t, values, "gpu_license_copier_copies_wanted y")
 	assert.Zero(t, values["gpu_license_copier_oldest_unmet_copy_age_seconds"])
+}
+
+// An alert must tell replicas of which none works from those of which one does.
+func TestOnlyTheReplicaThatWorksIsShownAsWorking(t *testing.T) {
+	const working = "gpu_license_copier_working"
+	tally := NewTally()
+	values := gauges(t, tally)
+	require.Contains(t, values, working)
+	assert.Zero(t, values[working])
+	tally.work(true)
+	assert.EqualValues(t, 1, gauges(t, tally)[working])
+	tally.work(false)
+	assert.Zero(t, gauges(t, tally)[working])
+}
+
+func TestAPanicIsCountedAndItsStackLogged(t *testing.T) {
+	log, logs := observer.New(zap.InfoLevel)
+	before := gauges(t, panics)["gpu_license_copier_panics_total"]
+	c := &Controller{log: zap.New(log)}
+	err := c.guard(t.Context(), "tenant-a", func(context.Context, string) error { panic("spilled") })
+	require.ErrorContains(t, err, "spilled")
+	assert.Equal(t, before+1, gauges(t, panics)["gpu_license_copier_panics_total"])
+	require.Equal(t, 1, logs.Len())
+	fields := logs.All()[0].ContextMap()
+	assert.Equal(t, "tenant-a", fields["item"])
+	assert.Contains(t, fields["stack"], "TestAPanicIsCountedAndItsStackLogged")
 }
 
 func TestUnitsOfAClassGoWithIt(t *testing.T) {

@@ -169,6 +169,9 @@ func TestMetricsAreServed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(body), "gpu_pod_webhook_panics_total")
 	assert.Contains(t, string(body), "gpu_pod_webhook_certificate_expiry_timestamp_seconds")
+	for _, outcome := range []string{"admitted", "patched", "refused", "failed"} {
+		assert.Contains(t, string(body), `gpu_pod_webhook_review_duration_seconds_count{outcome="`+outcome+`"}`)
+	}
 }
 
 func TestRunFailsWhereItCannotServe(t *testing.T) {
