@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,6 +104,43 @@ func checkNoWildcard(t testing.TB, what string, object *unstructured.Unstructure
 		}
 		walk(rules)
 	}
+}
+
+// Of a list and its reverse, one or the other has any two components in either
+// order.
+func TestComponentsGoTogetherInEachOrder(t *testing.T) {
+	_, components := targets(t)
+	var whole, parts []string // hpa, but not hpa/vmi-webhook; and the other way round
+	for _, component := range components {
+		if strings.Contains(component, "/") {
+			parts = append(parts, component)
+			continue
+		}
+		whole = append(whole, component)
+		if folders, err := filepath.Glob(target("components", component, "*", "kustomization.yaml")); err == nil && folders == nil {
+			parts = append(parts, component)
+		}
+	}
+	require.Less(t, len(whole), len(components))
+	for _, set := range [][]string{whole, parts} {
+		forwards := objects(t, overlay(t, ".", set...))
+		slices.Reverse(set)
+		backwards := objects(t, overlay(t, ".", set...))
+		assert.Equal(t, forwards, backwards, "%s", set)
+	}
+}
+
+// objects returns the objects of a target by kind and name, but for the number of
+// replicas: dev sets it and hpa leaves it to the autoscaler.
+func objects(t testing.TB, dir string) map[string]map[string]any {
+	t.Helper()
+	found := map[string]map[string]any{}
+	for _, object := range build(t, dir) {
+		object = object.DeepCopy()
+		unstructured.RemoveNestedField(object.Object, "spec", "replicas")
+		found[key(object)] = object.Object
+	}
+	return found
 }
 
 func TestOwnCertificatesNeedNoCertManager(t *testing.T) {

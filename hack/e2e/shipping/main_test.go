@@ -120,6 +120,16 @@ func overlay(t testing.TB, base string, components ...string) string {
 	return dir
 }
 
+// appendTo adds the text to an overlay.
+func appendTo(t testing.TB, dir, text string) {
+	t.Helper()
+	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.WriteString(text)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}
+
 // kubectl runs the command as the cluster's administrator and returns what it
 // prints.
 func kubectl(t testing.TB, args ...string) string {

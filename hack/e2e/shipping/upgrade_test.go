@@ -5,8 +5,6 @@ package shipping
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,11 +21,7 @@ import (
 func release(t testing.TB, service, version string) string {
 	t.Helper()
 	dir := overlay(t, service)
-	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = fmt.Fprintf(file, "images: [{name: %s, newName: registry.example.com/gpu/%s, newTag: %s}]\n", service, service, version)
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
+	appendTo(t, dir, fmt.Sprintf("images: [{name: %[1]s, newName: registry.example.com/gpu/%[1]s, newTag: %[2]s}]\n", service, version))
 	return dir
 }
 
