@@ -37,6 +37,9 @@ func TestAnOutageStopsOnlyWhatNamesGPUClasses(t *testing.T) {
 		_, err = tryCreate(t, tc.resource, suite.Object(t, tc.manifest, tc.namesNone))
 		assert.NoError(t, err, tc.resource.Resource)
 	}
+	for _, webhook := range []string{"vmi-webhook", "pod-webhook", "budget-checker"} {
+		checkRejectionsAreCounted(t, webhook+".gpu.cozystack.io")
+	}
 	env.Create(t, suite.GPUClasses, class(t))
 	ns := env.Namespace(t, map[string]string{"namespace.cozystack.io/vgpu": "true"})
 	kubectl(t, "-n", ns, "create", "secret", "generic", "x", "--from-literal=client_configuration_token.tok=not-a-real-token")

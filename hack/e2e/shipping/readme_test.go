@@ -3,7 +3,6 @@
 package shipping
 
 import (
-	"bufio"
 	"io"
 	"net/http"
 	"os"
@@ -30,7 +29,6 @@ func readme(t testing.TB) string {
 }
 
 var (
-	flagLine   = regexp.MustCompile(`(?m)^  -([a-z-]+)`)
 	metricName = regexp.MustCompile(`\bgpu_[a-z_]+\b`)
 	suffix     = regexp.MustCompile(`_(count|sum|bucket)$`)
 )
@@ -49,9 +47,7 @@ func TestREADMEKnowsEveryFlagAndMetric(t *testing.T) {
 		installed[name] = s
 		help, err := exec.Command(s.Replicas[0].Path, "--help").CombinedOutput()
 		require.NoError(t, err)
-		for _, flag := range flagLine.FindAllStringSubmatch(string(help), -1) {
-			assert.Contains(t, text, "`--"+flag[1]+"`", "a flag of %s", name)
-		}
+		assert.Equal(t, flagsOf(string(help)), documentedFlags(t, name), "flags of %s", name)
 	}
 	causeEachMetric(t)
 
@@ -66,6 +62,11 @@ func TestREADMEKnowsEveryFlagAndMetric(t *testing.T) {
 				assert.Contains(c, text, "`"+metric+"`", "a metric of %s", name)
 			}
 			assert.True(c, found, "metrics of %s", name)
+		}
+		for alert, expression := range expressions(t) {
+			for _, absent := range absence.FindAllStringSubmatch(expression, -1) {
+				assert.Regexp(c, `(?m)^`+absent[1]+`(\{.*\})? 1$`, scrapeText(c, installed[absent[2]]), alert)
+			}
 		}
 		for _, text := range append(alerts(t), text) {
 			for _, metric := range metricName.FindAllString(text, -1) {
@@ -103,19 +104,23 @@ func causeEachMetric(t testing.TB) {
 
 // scrape returns the names of a service's own metrics.
 func scrape(t require.TestingT, s *devcluster.Service) map[string]bool {
-	response, err := http.Get("http://" + s.Replicas[0].MetricsAddr + "/metrics")
-	require.NoError(t, err)
-	defer response.Body.Close()
 	metrics := map[string]bool{}
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "# TYPE gpu_"); ok {
+	for line := range strings.Lines(scrapeText(t, s)) {
+		if rest, ok := strings.CutPrefix(line, "# TYPE gpu_"); ok {
 			name, _, _ := strings.Cut(rest, " ")
 			metrics["gpu_"+name] = true
 		}
 	}
-	_, err = io.Copy(io.Discard, response.Body)
-	require.NoError(t, err)
 	return metrics
+}
+
+func scrapeText(t require.TestingT, s *devcluster.Service) string {
+	response, err := http.Get("http://" + s.Replicas[0].MetricsAddr + "/metrics")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(raw)
 }
 
 // alerts are the texts of all rules.
@@ -130,23 +135,4 @@ func alerts(t testing.TB) (texts []string) {
 		texts = append(texts, string(raw))
 	}
 	return texts
-}
-
-// The README's own commands, in their order, from an empty cluster to an empty
-// one.
-func TestREADMEsCommandsInstallAndRemove(t *testing.T) {
-	kubectl(t, "delete", "-k", target("crds"))
-	t.Cleanup(func() { installTypes(t) })
-	commands := regexp.MustCompile(`(?m)^kubectl (apply|delete) -k (deploy\S*)`).FindAllStringSubmatch(readme(t), -1)
-	require.NotEmpty(t, commands)
-	for _, command := range commands {
-		dir := filepath.Join(env.Root, command[2])
-		kubectl(t, command[1], "-k", dir)
-		if command[1] == "apply" {
-			waitPods(t, dir)
-		} else {
-			assert.Empty(t, stored(t, dir), "after %s", command[0])
-		}
-	}
-	assert.Empty(t, stored(t, target(".")), "at the end of the README")
 }
