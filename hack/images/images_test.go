@@ -60,7 +60,7 @@ func TestImages(t *testing.T) {
 		name := filepath.Base(filepath.Dir(dockerfile))
 		t.Run(name, func(t *testing.T) {
 			b.run(t, "bud", "--isolation", "chroot", "--build-arg", "VERSION="+version, "--build-arg", "REVISION="+revision,
-				"-t", name, "-f", dockerfile, filepath.Join(root, "bin", "linux-"+runtime.GOARCH))
+				"-t", name, "-f", dockerfile, privateContext(t, name))
 			checkImage(t, inspect(t, b, name), name, version, revision)
 
 			container := b.run(t, "from", name)
@@ -81,6 +81,21 @@ func TestImages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// privateContext returns a folder with the service's binary as a builder leaves it
+// whose umask lets nobody else use it.
+func privateContext(t *testing.T, name string) string {
+	t.Helper()
+	binary, err := os.ReadFile(filepath.Join(root, "bin", "linux-"+runtime.GOARCH, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), binary, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func inspect(t *testing.T, b builder, name string) image {
