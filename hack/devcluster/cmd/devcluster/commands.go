@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -68,21 +69,21 @@ func (c *command) running() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	running := 0
+	var ended []string
 	for _, p := range processes {
-		if p.Running() {
-			running++
+		if !p.Running() {
+			ended = append(ended, p.Name)
 		}
 	}
-	if running == 0 {
+	if len(ended) == len(processes) {
 		fmt.Fprintln(c.stderr, "removing what an earlier cluster left")
 		return false, devcluster.Remove(c.state)
 	}
-	if running < len(processes) {
-		return false, fmt.Errorf("only %d of the cluster's %d processes run: end what is left with `make down`; the logs are in %s", running, len(processes), filepath.Join(c.state, "logs"))
+	if len(ended) > 0 {
+		return false, fmt.Errorf("the cluster runs without %s: end what is left with `make down`; the logs are in %s", strings.Join(ended, ", "), filepath.Join(c.state, "logs"))
 	}
 	if _, err := os.Stat(c.complete()); err != nil {
-		return false, errors.New("the cluster's start is under way, or was cut short: `devcluster down` clears it away")
+		return false, errors.New("the cluster's start is under way, or was cut short: `make down` clears it away")
 	}
 	return true, nil
 }
