@@ -3,6 +3,7 @@
 package shipping
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,6 +49,23 @@ func TestRemovingAServiceLeavesTheOthersAlone(t *testing.T) {
 		kubectl(t, "apply", "-k", target(removed))
 		waitPods(t, target(removed))
 		before = everything(t)
+	}
+}
+
+// Nor does it leave anything of a component, such as an alert that nothing answers.
+func TestRemovingAServiceTakesWhatComponentsAddedToIt(t *testing.T) {
+	dir := overlay(t, ".", "hpa", "monitoring")
+	install(t, dir)
+	for _, service := range services(t) {
+		_, command, found := strings.Cut(readme(t), "`kubectl -n cozy-gpu delete ")
+		require.True(t, found)
+		command, _, found = strings.Cut(command, "`")
+		require.True(t, found)
+		kubectl(t, "delete", "-k", target(service))
+		kubectl(t, strings.Fields("-n cozy-gpu delete "+strings.ReplaceAll(command, "<service>", service))...)
+		for name, object := range stored(t, dir) {
+			assert.NotEqual(t, service, object.GetLabels()["app.kubernetes.io/name"], name)
+		}
 	}
 }
 
