@@ -24,6 +24,10 @@ UNSHARE   = $(if $(filter-out 0,$(shell id -u)),buildah unshare)
 # Modules are built and tested one by one, as their images and users do it:
 # a workspace would lend them each other's requirements.
 each = set -e; for module in $(1); do (cd $$module && GOWORK=off $(2)); done
+# Root on Debian installs the programs that tests lack; others are told to.
+need = command -v $(1) >/dev/null || { [ $$(id -u) = 0 ] && command -v apt-get >/dev/null && \
+  { apt-get update -qq && apt-get install -qq --no-install-recommends $(1); } >/dev/null; } || \
+  { echo "the tests need $(1): install the package of this name"; exit 1; }
 DEVCLUSTER = cd hack/devcluster && GOWORK=off go run ./cmd/devcluster
 
 .PHONY: help
@@ -47,6 +51,7 @@ test-race: ## Unit tests with the race detector, which needs a C compiler
 
 .PHONY: test-e2e
 test-e2e: ## End-to-end tests; each package starts a cluster of its own
+	@$(call need,openssl)
 	@$(DEVCLUSTER) build >/dev/null
 	@cd hack/devcluster && GOWORK=off go test -count=1 ./...
 	@cd hack/e2e && GOWORK=off go test -count=1 -p 2 -timeout 40m ./shipping ./licensecopier ./budgetchecker ./kubevirt ./guards ./vmiwebhook ./matching
@@ -73,9 +78,7 @@ images: image-binaries ## Build the images (BUILDER="docker build" or "buildah b
 
 .PHONY: test-images
 test-images: image-binaries ## Build the images with buildah and start them
-	@command -v buildah >/dev/null || { [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; } || \
-	  { echo "the tests of the images need buildah: install the package of this name"; exit 1; }
-	@command -v buildah >/dev/null || (apt-get update -qq && apt-get install -qq --no-install-recommends buildah) >/dev/null
+	@$(call need,buildah)
 	@cd hack/images && GOWORK=off VERSION=$(VERSION) REVISION=$(REVISION) $(UNSHARE) go test -count=1 ./...
 
 .PHONY: bench
