@@ -93,6 +93,30 @@ func TestGuardsCommentSaysHowToChooseNamespaces(t *testing.T) {
 	assert.Equal(t, 4, patched, "two policies and their bindings")
 }
 
+// The README's patch gives its service the flags, also where dev has set some, and
+// no other service.
+func TestREADMEsPatchSetsFlags(t *testing.T) {
+	patch := block(t, readme(t), "## Flags", "yaml")
+	for _, dir := range []string{overlay(t, "."), overlay(t, ".", "dev")} {
+		appendTo(t, dir, patch)
+		for _, object := range build(t, dir) {
+			if object.GetKind() != "Deployment" {
+				continue
+			}
+			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+			require.NoError(t, err)
+			args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+			require.NoError(t, err)
+			patched := []string{"--license-namespace=gpu-operator", "--log-level=debug"}
+			if object.GetName() == "license-copier" {
+				assert.Equal(t, patched, args)
+			} else {
+				assert.NotContains(t, args, patched[0])
+			}
+		}
+	}
+}
+
 // The README's own commands, in their order and in the overlay's directory, from
 // an empty cluster to an empty one, and once more.
 func TestREADMEsCommandsInstallAndRemove(t *testing.T) {
