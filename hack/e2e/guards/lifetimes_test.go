@@ -51,12 +51,19 @@ func TestNoVMIOutlivesItsVM(t *testing.T) {
 	assertForbidden(t, inVMI(reference(false, owner.GetUID())), owners)
 	assertForbidden(t, inVMI(reference(true, "00000000-0000-0000-0000-000000000001")), owners)
 	assertForbidden(t, merge(t, virtController, suite.VMIs, namespace, "vm", "{metadata: {ownerReferences: []}}"), owners)
+	assertForbidden(t, merge(t, admin, suite.VMIs, namespace, "vm", fmt.Sprintf(`
+metadata:
+  ownerReferences:
+  - {apiVersion: kubevirt.io/v1, kind: VirtualMachine, name: vm, uid: %s, controller: true}
+  - {apiVersion: v1, kind: ServiceAccount, name: admin, uid: 00000000-0000-0000-0000-000000000001}
+`, owner.GetUID())), owners)
 	require.NoError(t, inVMI(reference(true, owner.GetUID())))
+	assertForbidden(t, merge(t, virtController, suite.VMIs, namespace, "vm", "{spec: {terminationGracePeriodSeconds: 3600}}"), "terminationGracePeriodSeconds")
 
 	grace := func(value string) error {
 		return merge(t, admin, vms, namespace, "vm", "{spec: {template: {spec: {terminationGracePeriodSeconds: "+value+"}}}}")
 	}
-	assertForbidden(t, grace("31"), "spec.template.spec.terminationGracePeriodSeconds")
+	assertForbidden(t, grace("31"), "terminationGracePeriodSeconds")
 	require.NoError(t, grace("5"))
 	assertForbidden(t, grace("6"), "terminationGracePeriodSeconds")
 	assertForbidden(t, grace("null"), "terminationGracePeriodSeconds")
