@@ -14,7 +14,7 @@ import (
 
 func TestQuotasWithoutBudgetsRenderAsBefore(t *testing.T) {
 	for _, values := range []string{
-		"{}", "resourceQuotas: null", "resourceQuotas: {}",
+		"{}", "resourceQuotas: null", "resourceQuotas: {}", "resourceQuotas: {cpu: null}",
 		`resourceQuotas: {cpu: 10, memory: 64Gi, services.loadbalancers: "1", nvidia.com/gpu: 2, gpu.cozystack.io: 3, pods: 10000000}`,
 	} {
 		assert.Equal(t, render(t, Plain(t, "quota"), Values(t, values)), render(t, Wired(t, "quota"), Values(t, values)), values)

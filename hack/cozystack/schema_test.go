@@ -20,6 +20,9 @@ func TestSchemaPassesWhatTheTemplatesRead(t *testing.T) {
 	}
 	for _, values := range []string{
 		"gpus: [{className: h100, count: 1}]",
+		"gpus: [{className: h100, count: 1e3}]",
+		"gpus: [{className: h100, count: 2147483647}]",
+		"gpus: [{className: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, count: 1}]",
 		"gpus: [{className: h100, count: 16}, {className: l40s-24c, count: 1}, {className: h100, count: 1}]",
 	} {
 		_, err := Render(Wired(t, "vm"), "tenant-example", "example", Values(t, values))
@@ -41,6 +44,12 @@ func TestSchemaRefusesTheRest(t *testing.T) {
 		`gpus: [{className: h100, count: "1"}]`,
 		`gpus: [{className: "", count: 1}]`,
 		"gpus: [{className: 1, count: 1}]",
+		"gpus: [{className: null, count: 1}]",
+		"gpus: [{className: h100, count: null}]",
+		"gpus: [{className: h100, count: []}]",
+		"gpus: [{name: null}]",
+		"gpus: [{name: 1}]",
+		"gpus: [null]",
 		"gpus: [{className: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, count: 1}]",
 		"gpus: [{className: h100, count: 1, name: nvidia.com/H100}]",
 		"gpus: [{className: h100, name: nvidia.com/H100}]",

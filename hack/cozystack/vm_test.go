@@ -85,6 +85,18 @@ func TestVMIsTheSameFromAnySourceOfValues(t *testing.T) {
 	}
 }
 
+// A count too large for any class is vmi-webhook's to refuse, which must be able to read it.
+func TestAnyCountThatRendersIsRead(t *testing.T) {
+	for text, count := range map[string]int{"1e3": 1000, "2147483647": 2147483647, "0x10": 16, "2.0": 2} {
+		vm := Object(t, render(t, Wired(t, "vm"), Values(t, "gpus: [{className: h100, count: "+text+"}]")))
+		annotations, _, err := unstructured.NestedStringMap(vm.Object, "spec", "template", "metadata", "annotations")
+		require.NoError(t, err)
+		entries, err := model.ParseEntries(annotations[gpu.AnnotationGPUs])
+		require.NoError(t, err, text)
+		assert.EqualValues(t, count, entries[0].Count, text)
+	}
+}
+
 // Helm can be told to skip a chart's schema, and Cozystack generates its own:
 // the templates hold on their own.
 func TestFaultyEntriesAreRefusedWithoutASchema(t *testing.T) {
