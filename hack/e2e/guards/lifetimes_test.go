@@ -110,3 +110,31 @@ func TestOthersMayOrphan(t *testing.T) {
 		})
 	}
 }
+
+// That KubeVirt lets the VMI run on is what the guard is for. A hoster may want it,
+// and KubeVirt gives such a VMI to the next VM of its name.
+func TestAHosterOrphansAVMI(t *testing.T) {
+	class(t, "h100", h100Resource)
+	namespace, _ := tenant(t)
+	vm := running(t, machine(t, "VirtualMachine", namespace, takesTwo, noDevices))
+	create(t, helm, vms, vm)
+	before := waitDevices(t, namespace)
+	require.NoError(t, env.Dynamic.Resource(vms).Namespace(namespace).Delete(t.Context(), "vm", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationOrphan)}))
+	eventually(t, func(c *assert.CollectT) {
+		_, err := env.Dynamic.Resource(vms).Namespace(namespace).Get(context.Background(), "vm", metav1.GetOptions{})
+		assert.True(c, apierrors.IsNotFound(err), "%v", err)
+	})
+	left := get(t, suite.VMIs, namespace, "vm")
+	assert.Empty(t, left.GetOwnerReferences())
+	assert.Nil(t, left.GetDeletionTimestamp())
+
+	again := create(t, helm, vms, vm)
+	eventually(t, func(c *assert.CollectT) {
+		adopted, err := env.Dynamic.Resource(suite.VMIs).Namespace(namespace).Get(context.Background(), "vm", metav1.GetOptions{})
+		require.NoError(c, err)
+		assert.Equal(c, before.GetUID(), adopted.GetUID())
+		if assert.Len(c, adopted.GetOwnerReferences(), 1) {
+			assert.Equal(c, again.GetUID(), adopted.GetOwnerReferences()[0].UID)
+		}
+	})
+}
