@@ -90,7 +90,7 @@ func TestGuardsCommentSaysHowToChooseNamespaces(t *testing.T) {
 			assert.NotEmpty(t, selected)
 		}
 	}
-	assert.Equal(t, 4, patched, "two policies and their bindings")
+	assert.Equal(t, 6, patched, "three policies and their bindings")
 }
 
 // The README's patch gives its service the flags, also where dev has set some, and
