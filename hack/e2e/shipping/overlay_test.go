@@ -135,6 +135,7 @@ func TestREADMEsCommandsInstallAndRemove(t *testing.T) {
 			kubectl(t, args...)
 			switch {
 			case args[0] == "apply":
+				waitTypes(t)
 				waitPods(t, path)
 			case args[1] == "-k":
 				assert.Empty(t, stored(t, path), "after %s", command)

@@ -81,6 +81,7 @@ func causeEachMetric(t testing.TB) {
 	t.Helper()
 	_, err := env.Kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "cozy-gpu-operator"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	t.Cleanup(func() { kubectl(t, "delete", "namespace", "cozy-gpu-operator") })
 	kubectl(t, "-n", "cozy-gpu-operator", "create", "secret", "generic", "l40s", "--from-literal=client_configuration_token.tok=not-a-real-token")
 	env.Create(t, suite.GPUClasses, suite.Object(t, "{apiVersion: cozystack.io/v1alpha1, kind: GPUClass, metadata: {name: licensed}, spec: {mode: VGPU, resourceName: nvidia.com/X, license: {secretName: l40s}}}"))
 	env.Namespace(t, map[string]string{"namespace.cozystack.io/vgpu": "true"})
