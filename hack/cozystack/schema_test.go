@@ -46,6 +46,7 @@ func TestSchemaRefusesTheRest(t *testing.T) {
 		"gpus: [{className: 1, count: 1}]",
 		"gpus: [{className: null, count: 1}]",
 		"gpus: [{className: h100, count: null}]",
+		"gpus: [{className: h100, count: 2147483648}]",
 		"gpus: [{className: h100, count: []}]",
 		"gpus: [{name: null}]",
 		"gpus: [{name: 1}]",

@@ -78,6 +78,19 @@ metadata:
 	})
 }
 
+func TestNothingThatNamesClassesIsOrphaned(t *testing.T) {
+	class(t, "h100", h100Resource)
+	namespace, admin := tenant(t)
+	for _, name := range []string{"VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"} {
+		t.Run(name, func(t *testing.T) {
+			resource := kinds[name].resource
+			object := create(t, helm, resource, machine(t, name, namespace, takesTwo, noDevices))
+			err := admin.Resource(resource).Namespace(namespace).Delete(t.Context(), object.GetName(), metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationOrphan)})
+			assertForbidden(t, err, "propagation policy Orphan")
+		})
+	}
+}
+
 func TestDeletionAgainMayNotOrphanEither(t *testing.T) {
 	class(t, "h100", h100Resource)
 	namespace, admin := tenant(t)

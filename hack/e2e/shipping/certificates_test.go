@@ -58,14 +58,18 @@ func TestREADMEsCertificatesAreTrusted(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, s.Stop()) })
 			useSecret(t, service)
 			kubectl(t, "delete", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-l", "app.kubernetes.io/name="+service)
-			install(t, withRoute(t, overlay(t, service, "own-certificates"), patch, s.Replicas[0].Addr))
 			var last error
-			assert.Eventually(t, func() bool {
-				var judged bool
-				judged, last = tc.judged(tryCreate(t, tc.resource, tc.object))
-				return last == nil && judged
-			}, timeout, interval)
-			assert.NoError(t, last)
+			judged := func(want bool) {
+				assert.Eventually(t, func() bool {
+					var now bool
+					now, last = tc.judged(tryCreate(t, tc.resource, tc.object))
+					return last == nil && now == want
+				}, timeout, interval)
+				assert.NoError(t, last)
+			}
+			judged(false) // no longer by the configuration that trusts the cluster's own CA
+			install(t, withRoute(t, overlay(t, service, "own-certificates"), patch, s.Replicas[0].Addr))
+			judged(true)
 		})
 	}
 }

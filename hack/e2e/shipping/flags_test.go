@@ -55,11 +55,9 @@ func documentedFlags(t testing.TB, service string) map[string]string {
 // rowsFlags reads a row: some flags, and as many defaults, for this service or for
 // all.
 func rowsFlags(names, defaults, service string) map[string]string {
-	for _, part := range strings.Split(defaults, ";") {
-		own, isOwn := strings.CutPrefix(strings.TrimSpace(part), service+" ")
-		if isOwn || part == strings.Split(defaults, ";")[0] {
-			defaults = own
-		}
+	defaults, others, _ := strings.Cut(defaults, ";")
+	if own, isOwn := strings.CutPrefix(strings.TrimSpace(others), service+" "); isOwn {
+		defaults = own
 	}
 	values := slices.DeleteFunc(literal.FindAllString(defaults, -1), func(value string) bool {
 		return strings.HasPrefix(value, "`$") // an environment variable that is not set
